@@ -12,6 +12,7 @@ from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
 from ingot.torch._model_weights import other_weights
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 SIZES = {
@@ -190,3 +191,38 @@ def test_conversions_messages():
     experts.quantize_experts_(model)
     with pytest.raises(LinearError, match="convert_experts_ model.layers.0.mlp.experts: has FP8 weights, which are for inference"):
         experts.convert_experts_(model)
+
+
+@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("convert", [experts.convert_experts_, experts.quantize_experts_])
+def test_sizes_and_gpus_that_grouped_gemms_do_not_take(convert, name, monkeypatch):
+    """A refusal changes nothing."""
+    of_intermediate = "moe_intermediate_size" if name == "Qwen3Moe" else "intermediate_size"
+    at = "model.layers.0.mlp.experts"
+
+    def made(**sizes):
+        config = getattr(transformers, f"{name}Config")(**{**SIZES, **MODELS[name], **sizes})
+        return getattr(transformers, f"{name}ForCausalLM")(config)
+
+    def refused(model, message):
+        implementation = model.config._experts_implementation
+        with pytest.raises(LinearError, match=f"^{convert.__name__} {message}: leave this model's experts as they are$"):
+            convert(model)
+        assert model.config._experts_implementation == implementation != "ingot"
+        assert isinstance(model.get_submodule(at).gate_up_proj, torch.nn.Parameter)
+
+    with torch.device("meta"):
+        wants = "but FP8 grouped GEMMs need multiples of 16"
+        refused(made(**{of_intermediate: 40}), f"{at}: has a hidden size of 64 and an intermediate size of 40, {wants}")
+        refused(made(hidden_size=72), f"{at}: has a hidden size of 72 and an intermediate size of 48, {wants}")
+        model = made()
+    with FakeTensorMode():
+        for module in filter(experts._is_stack, model.modules()):
+            module.down_proj = torch.nn.Parameter(torch.empty(module.down_proj.shape, device="cuda"))
+        for capability in ((8, 0), (10, 0)):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+            number = ".".join(map(str, capability))
+            refused(model, f"{at}: is on cuda:0, a GPU of compute capability {number}, but FP8 grouped GEMMs need Hopper's 9.0")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        if convert is experts.convert_experts_:
+            assert len(convert(model)) == 2

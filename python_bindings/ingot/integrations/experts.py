@@ -29,6 +29,7 @@ from ..torch._quantize_operators import FORMATS, quantize_rows
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
+_MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the GPU
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
@@ -50,6 +51,27 @@ def _stacks_of(model: torch.nn.Module, caller: str, of_layers: str) -> Dict[str,
     return stacks
 
 
+def _check_stacks(stacks: Dict[str, torch.nn.Module], caller: str) -> None:
+    """Refuses what a GPU's grouped GEMMs would refuse in the first forward; sizes on any device, as models move."""
+    for name, module in stacks.items():
+        subject = f"{caller} {name or type(module).__name__}:"
+        weight = module.down_proj
+        hidden, intermediate = reversed(weight.shape[1:]) if module.is_transposed else weight.shape[1:]
+        if hidden % _MULTIPLE != 0 or intermediate % _MULTIPLE != 0:
+            raise LinearError(
+                f"{subject} has a hidden size of {hidden} and an intermediate size of {intermediate}, but FP8 grouped GEMMs need "
+                f"multiples of {_MULTIPLE}: leave this model's experts as they are"
+            )
+        if weight.device.type != "cuda":
+            continue
+        capability = torch.cuda.get_device_capability(weight.device)
+        if capability != _HOPPER:
+            raise LinearError(
+                f"{subject} is on {weight.device}, a GPU of compute capability {'.'.join(map(str, capability))}, but FP8 grouped "
+                "GEMMs need Hopper's 9.0: leave this model's experts as they are"
+            )
+
+
 def convert_experts_(
     model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False, fast_math: bool = False
 ) -> List[str]:
@@ -59,12 +81,14 @@ def convert_experts_(
     as LinearOptions and experts_mlp() have them.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
-    whose experts are FP8 already, and for another recipe."""
+    whose experts are FP8 already, for another recipe, for hidden and intermediate sizes that are no multiples of 16, and for a
+    model on a GPU other than Hopper."""
     stacks = _stacks_of(model, "convert_experts_", "convert()")
     check_recipe_of_experts("convert_experts_", recipe)
     for name, module in stacks.items():
         if hasattr(module, "down_proj_scale_inv"):
             raise LinearError(f"convert_experts_ {name}: has FP8 weights, which are for inference: load the model's own weights")
+    _check_stacks(stacks, "convert_experts_")
     for name, module in stacks.items():
         module.ingot_options = LinearOptions(recipe, name, fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
@@ -76,8 +100,9 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
     """Casts the stacked experts of a transformers model to e4m3fn, in place, with a scale_inv for each row, and has them run by
     "ingot". Returns their names. The weights become buffers: codes (experts, N, K) under their own names, and
     `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. Raises
-    LinearError for a model without stacked experts."""
+    LinearError for a model without stacked experts, and for sizes and GPUs as convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
+    _check_stacks(stacks, "quantize_experts_")
     for module in stacks.values():
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
