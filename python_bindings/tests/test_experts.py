@@ -1,6 +1,7 @@
 """Stacked experts of transformers in FP8: tiny models of each form against the same models in high precision."""
 
 import copy
+import importlib
 
 import pytest
 
@@ -226,3 +227,30 @@ def test_sizes_and_gpus_that_grouped_gemms_do_not_take(convert, name, monkeypatc
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         if convert is experts.convert_experts_:
             assert len(convert(model)) == 2
+
+
+def test_a_version_without_the_gate_by_its_private_name(monkeypatch):
+    """Nothing is known to be a SwiGLU then; experts compute it by their own module, near what one operator computes."""
+    module = model_of("Qwen3Moe").model.layers[0].mlp.experts
+    experts.convert_experts_(module)
+    torch.manual_seed(1)
+    hidden, index, weights = torch.randn(40, 64), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2)
+
+    def step():
+        x = hidden.clone().requires_grad_()
+        y = module(x, index, weights)
+        return y.detach(), *torch.autograd.grad(y.square().sum(), (x, *module.parameters()))
+
+    known, by_name = step(), experts._default_apply_gate
+    assert experts._is_fused(module)
+    try:
+        with monkeypatch.context() as patch:
+            patch.delattr("transformers.integrations.moe._default_apply_gate")
+            importlib.reload(experts)
+            assert experts._default_apply_gate is None and not experts._is_fused(module)
+            found = step()
+    finally:
+        importlib.reload(experts)
+    assert experts._default_apply_gate is by_name and experts._is_fused(module)
+    assert all(sqnr(*each) > 20 for each in zip(known, found)), [*map(sqnr, known, found)]
+    assert not torch.equal(known[0], found[0])  # the router's weights multiply what the cast reads, or what experts return

@@ -17,7 +17,7 @@ from typing import Dict, List, Optional, Sequence
 
 import torch
 from transformers.activations import SiLUActivation
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ..torch._checks import RECIPES_OF_EXPERTS, check_recipe_of_experts
 from ..torch._errors import LinearError
@@ -25,6 +25,11 @@ from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._quantize_operators import FORMATS, quantize_rows
+
+try:
+    from transformers.integrations.moe import _default_apply_gate
+except ImportError:  # a private name: without it no activation is known, and modules compute their own
+    _default_apply_gate = None
 
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
@@ -150,7 +155,9 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
 
 def _activation_of(self) -> Optional[str]:
     """What the second product's cast can compute of the first one's output: a SwiGLU of two halves."""
-    is_swiglu = self.has_gate and type(self)._apply_gate is _default_apply_gate and isinstance(self.act_fn, _SILUS)
+    if _default_apply_gate is None or not self.has_gate:
+        return None
+    is_swiglu = type(self)._apply_gate is _default_apply_gate and isinstance(self.act_fn, _SILUS)
     return SWIGLU if is_swiglu and not hasattr(self, "down_proj_scale_inv") else None
 
 
