@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from conftest import devices_of_grouped_gemm
+import ingot.torch
 from ingot.torch import LinearError, LinearOptions, _grouped_layer, experts_mlp, grouped_linear, linear
 from ingot.torch._experts import mlp_of_rows
 from torch.utils.checkpoint import checkpoint
@@ -320,6 +321,26 @@ def test_exported_programs():
         y = call(x, ends)
         results.append((y, *torch.autograd.grad(y.square().sum(), (x, *call.parameters()))))
     assert all(map(torch.equal, *results))
+
+
+def test_a_monitor_sees_the_weights():
+    """Those of all experts as one tensor, and no values of casts that gather tokens' rows."""
+    torch.manual_seed(0)
+    gate_up, down = torch.randn(5, 96, 64).requires_grad_(), torch.randn(5, 64, 48).requires_grad_()
+    index = torch.rand(40, 5).argsort(1)[:, :2]
+    for recipe in ("tensorwise", "rowwise"):
+        with ingot.torch.monitor(device="cpu") as monitor:
+            experts_mlp(torch.randn(40, 64), index, torch.rand(40, 2), gate_up, down, LinearOptions(recipe, "moe")).sum().backward()
+            monitor.step()
+            records = monitor.records()
+        seen = [(each["layer"], each["tensor"], each["transposed"]) for each in records]
+        assert seen == [
+            ("moe.gate_up", "weight", False), ("moe.down", "weight", False), ("moe.down", "input", False), ("moe.down", "input", True),
+            ("moe.gate_up", "grad_output", True),
+        ]  # fmt: skip
+        for record, weight in zip(records, (gate_up, down)):
+            assert record["elements"] == weight.numel() and record["amax"] == weight.abs().max() and record["sqnr_db"] > 25
+            assert record["scale"] == "row"
 
 
 REFUSED = ("high_precision", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")

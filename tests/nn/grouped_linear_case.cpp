@@ -186,8 +186,8 @@ Tensor GroupedLinearRun::amax() const {
   return vector(amax_.data(), Dtype::f32, plan.weight_amax_count(), backend_->device());
 }
 
-void GroupedLinearRun::enqueue() {
-  const LinearRun run{*stream_};
+void GroupedLinearRun::enqueue(LayerObserver* observer) {
+  const LinearRun run{.stream = *stream_, .observer = observer};
   views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_, .amax = amax()}, run);
   grouped_linear_forward(plan, *backend_, forward_tensors(), run);
   grouped_linear_backward(plan, *backend_, backward_tensors(), run);

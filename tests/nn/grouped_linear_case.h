@@ -37,7 +37,7 @@ class GroupedLinearRun {
   GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream);
 
   // Casts the weights unless backward alone needs their codes, and runs both ways.
-  void enqueue();
+  void enqueue(LayerObserver* observer = nullptr);
   // Outputs and gradients as they were before a step.
   void reset();
   // Fails for whatever is outside its bounds.
@@ -48,6 +48,7 @@ class GroupedLinearRun {
 
   GroupedLinearForwardTensors forward_tensors();
   GroupedLinearBackwardTensors backward_tensors();
+  const Matrix& weight() const { return weight_; }
   Matrix grad_input() const { return grad_input_.read(*stream_); }
 
   const GroupedLinearPlan plan;

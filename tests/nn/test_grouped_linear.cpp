@@ -3,12 +3,14 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "ingot/nn/observe/monitor.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/context/dry_run.h"
@@ -34,6 +36,30 @@ struct Fixture {
     run.check(describe(c));
   }
 };
+
+// What an observer is told of casts.
+class CastLog final : public LayerObserver {
+ public:
+  void cast(const CastEvent& event, Stream&) override {
+    lines.push_back(std::string(event.tensor) + " " + std::string(event.gemms) +
+                    (event.transposed ? ", transposed" : "") +
+                    (event.values.data == nullptr ? ", without values" : ""));
+    BOOST_TEST(event.codes.data != nullptr);
+    BOOST_TEST(event.scale_inv.data != nullptr);
+  }
+
+  std::vector<std::string> lines;
+};
+
+// Of so many rows each.
+std::vector<double> maxima_of(const Matrix& matrix, std::int64_t rows) {
+  std::vector<double> maxima(static_cast<std::size_t>(matrix.rows / rows));
+  for (std::int64_t i = 0; i < matrix.rows * matrix.cols; ++i) {
+    double& maximum = maxima[static_cast<std::size_t>(i / (rows * matrix.cols))];
+    maximum = std::max(maximum, std::abs(matrix.values[static_cast<std::size_t>(i)]));
+  }
+  return maxima;
+}
 
 LinearConfig casting_weight_again(LinearConfig config) {
   config.weight = OtherCodes::again;
@@ -200,6 +226,70 @@ BOOST_AUTO_TEST_CASE(kept_maxima_save_a_launch) {
   };
   for (const LinearConfig& config : {casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
     BOOST_TEST(launches(config, true) == launches(config, false) - 1, print(config));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
+  for (const LinearConfig& config :
+       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      const GroupedLinearCase c{.config = config, .ends = {3, 3, 24}, .rows = 24, .in = 24, .out = 40};
+      GroupedLinearRun unobserved(c, *backend, stream);
+      unobserved.enqueue();
+      GroupedLinearRun run(c, *backend, stream);
+      CastLog log;
+      Monitor monitor(*backend);
+      LayerObservers both({&log, &monitor});
+      run.enqueue(&both);
+      monitor.step_done(stream);
+      for (std::size_t i = 0; i < run.results().size(); ++i) {
+        BOOST_TEST((run.results()[i].values == unobserved.results()[i].values), i);
+      }
+      const bool again = config.weight == OtherCodes::again;
+      std::vector<std::string> expected{"weight output"};
+      if (!again) expected.emplace_back("weight grad_input, transposed, without values");
+      expected.insert(expected.end(), {"input output", "input grad_weight, transposed", "grad_output grad_input",
+                                       "grad_output grad_weight, transposed"});
+      if (again) expected.emplace_back("weight grad_input, transposed, without values");
+      BOOST_TEST_CHECK(log.lines == expected, boost::test_tools::per_element());
+      const MonitorRecord record = monitor.records()[0];
+      const CastSpec& cast = run.plan.weight.spec;
+      const std::vector<double> maxima = maxima_of(run.weight(), cast.scale == kRowwise ? 1 : 40);
+      const auto scale_inv = [&](double amax) {
+        return cast.pow2 ? std::exp2(std::ceil(std::log2(amax / 448))) : amax / 448;
+      };
+      BOOST_TEST(record.layer == "moe");
+      BOOST_TEST(record.elements == 3 * 40 * 24);
+      BOOST_TEST(record.sqnr() > 25);
+      BOOST_TEST(record.stats.amax == static_cast<float>(std::ranges::max(maxima)));
+      const auto close = boost::test_tools::tolerance(1e-6);
+      BOOST_TEST_CHECK(record.stats.smallest_scale_inv == scale_inv(std::ranges::min(maxima)), close);
+      BOOST_TEST_CHECK(record.stats.largest_scale_inv == scale_inv(std::ranges::max(maxima)), close);
+    }
+  }
+}
+
+// A weight of rows with a stride: no view has one expert in each row.
+BOOST_FIXTURE_TEST_CASE(weights_with_a_row_stride_are_observed_by_row, Fixture) {
+  constexpr std::int64_t kExperts = 2, kOut = 16, kIn = 24, kStride = 32;
+  const std::vector<float> values(kExperts * kOut * kStride, 1.5F);
+  Tensor weight = matrix(const_cast<float*>(values.data()), Dtype::f32, kExperts * kOut, kIn, backend->device());
+  weight.row_stride = kStride;
+  for (const char* name : {"tensorwise", "rowwise"}) {
+    const GroupedLinearPlan plan = grouped_linear_plan({.config = casting_weight_again(recipe(name)),
+                                                        .experts = kExperts,
+                                                        .shape = {.in_features = kIn, .out_features = kOut},
+                                                        .dtypes = {.input = Dtype::f32}});
+    const PoisonedRegion codes(plan.weight_memory().bytes, *backend, stream);
+    CastLog log;
+    Monitor monitor(*backend);
+    LayerObservers both({&log, &monitor});
+    cast_expert_weights(plan, *backend, {.weight = weight, .into = codes}, {.stream = stream, .observer = &both});
+    monitor.step_done(stream);
+    const bool seen = plan.weight.spec.scale == kRowwise;
+    BOOST_TEST_CHECK(log.lines == std::vector<std::string>{seen ? "weight output" : "weight output, without values"},
+                     boost::test_tools::per_element());
+    BOOST_TEST(monitor.records().size() == (seen ? 1U : 0U));
   }
 }
 

@@ -300,9 +300,42 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
+// A stack of matrices as a matrix with one in each row.
+Tensor one_in_each_row(const Tensor& stack, std::int64_t matrices) {
+  return matrix(stack.data, stack.dtype, matrices, stack.rows / matrices * stack.cols, stack.device);
+}
+
+// A scale of each row is one of a row of the stack, and a scale of each expert one of a row that has all its values.
+// Transposed codes are those of each expert, not of the stack, and come without values.
+void report_weights(const GroupedLinearPlan& plan, const CastSpec& spec, const CastTensors& tensors,
+                    const LinearRun& run) {
+  CastEvent event{};
+  event.layer = plan.rows.name;
+  event.tensor = "weight";
+  if (spec.codes) {
+    const bool by_expert = spec.scale == kTensorwise;
+    const bool has_values = !by_expert || tensors.input.row_stride == tensors.input.cols;
+    const auto seen = [&](const Tensor& stack) { return by_expert ? one_in_each_row(stack, plan.experts) : stack; };
+    event.gemms = "output";
+    event.values = has_values ? seen(tensors.input) : Tensor{};
+    event.codes = seen(tensors.codes);
+    event.scale_inv = tensors.scale_inv;
+    event.scale = kRowwise;
+    run.observer->cast(event, run.stream);
+  }
+  if (!spec.transposed) return;
+  event.gemms = "grad_input";
+  event.values = {};
+  event.codes = tensors.transposed;
+  event.scale_inv = spec.transposed_scale ? tensors.transposed_scale_inv : tensors.scale_inv;
+  event.scale = spec.transposed_scale.value_or(spec.scale);
+  event.transposed = true;
+  run.observer->cast(event, run.stream);
+}
+
 // Each expert's weight with its own scales. `tensors`: the weight, and maxima that are known or to be found.
 Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpec spec, CastTensors tensors,
-                        const LinearWeightMemory& memory, const MemoryRegion& into, Stream& stream) {
+                        const LinearWeightMemory& memory, const MemoryRegion& into, const LinearRun& run) {
   const Float8View all = views_of(memory, into, backend.device());
   tensors.matrices = plan.experts;
   tensors.codes = all.codes;
@@ -310,7 +343,8 @@ Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpe
   tensors.scale_inv = all.scale_inv;
   if (spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
   if (is_given(tensors.found_amax)) spec.found_amax = shared_maxima(plan);
-  backend.cast(spec, tensors, stream);
+  backend.cast(spec, tensors, run.stream);
+  if (run.observer != nullptr) report_weights(plan, spec, tensors, run);
   return all;
 }
 
@@ -379,8 +413,8 @@ void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend
   Float8View weight = t.codes;
   if (plan.weight_again.any) {
     const CastTensors maxima_of{.input = t.weight, .scale_inv = {}, .known_amax = t.weight_amax};
-    weight = cast_weights(plan, backend, plan.weight_again.spec, maxima_of, plan.weight_again_memory(), weight_memory,
-                          run.stream);
+    weight =
+        cast_weights(plan, backend, plan.weight_again.spec, maxima_of, plan.weight_again_memory(), weight_memory, run);
   }
   GroupedGemmSpec spec = plan.grad_input_gemm;
   spec.gemm.out = t.grad_input.dtype;
@@ -454,7 +488,7 @@ Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend, 
   check.disjoint({"amax", &tensors.amax}, {{"weight", &tensors.weight}});
   check.region("into", tensors.into, memory.bytes, {{"weight", &tensors.weight}, {"amax", &tensors.amax}});
   const CastTensors weight{.input = tensors.weight, .scale_inv = {}, .found_amax = tensors.amax};
-  return cast_weights(plan, backend, plan.weight.spec, weight, memory, tensors.into, run.stream);
+  return cast_weights(plan, backend, plan.weight.spec, weight, memory, tensors.into, run);
 }
 
 void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& tensors,

@@ -18,6 +18,9 @@
 // The rows of input and grad_output may be those of tokens, in the tokens' order, with an index that says which of them
 // each expert's rows are: no copy of them is written. Observers see no values of such casts.
 //
+// Observers are told of all casts, of no GEMM. The weights' are of the whole stack: values and codes [experts * N, K],
+// or with a scale of each expert [experts, N * K], rowwise; transposed codes [experts * K, N] come without values.
+//
 // The scales of input and grad_output are those of a layer that has all rows: along the rows, where the gradients of
 // weights sum, experts share a scale for each feature. The weights' scales are each expert's own.
 #pragma once
