@@ -323,6 +323,30 @@ def test_exported_programs():
     assert all(map(torch.equal, *results))
 
 
+def test_exported_experts_mlp():
+    """Two grouped layers: near the module's results, all gradients too."""
+
+    class Mlp(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.gate_up, self.down = (torch.nn.Parameter(torch.randn(5, *sizes, generator=generator) / 8) for sizes in ((96, 64), (64, 48)))
+
+        def forward(self, x, index, weights):
+            return experts_mlp(x, index, weights, self.gate_up, self.down, LinearOptions("rowwise", "moe"))
+
+    torch.manual_seed(1)
+    module, x, weights = Mlp(), torch.randn(40, 64).requires_grad_(), torch.rand(40, 2).requires_grad_()
+    index = torch.rand(40, 5).argsort(1)[:, :2]
+    program = torch.export.export(module, (x, index, weights))
+    assert [str(node.target) for node in program.graph.nodes if "ingot" in str(node.target)] == ["ingot.layer.default"] * 2
+    results = []
+    for call in (module, program.module()):
+        y = call(x, index, weights)
+        results.append((y, *torch.autograd.grad(y.square().sum(), (x, weights, *call.parameters()))))
+    assert all((ours - exact).norm() < 0.1 * exact.norm() for exact, ours in zip(*results))
+
+
 def test_a_monitor_sees_the_weights():
     """Those of all experts as one tensor, and no values of casts that gather tokens' rows."""
     torch.manual_seed(0)

@@ -47,6 +47,19 @@ class _Dispatch(torch.autograd.Function):
         return by_token.view(grad.shape[0] // ctx.chosen, ctx.chosen, grad.shape[1]).sum(1), None, None, None
 
 
+def _exports() -> bool:
+    """A program takes derivatives itself, of what it sees; PyTorch 2.7's has none of an autograd.Function."""
+    return torch.compiler.is_compiling() and is_exporting()
+
+
+def _permuted(rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    return rows[order] if _exports() else _Permute.apply(rows, order, inverse)
+
+
+def _dispatched(rows: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor, chosen: int) -> torch.Tensor:
+    return rows[order // chosen] if _exports() else _Dispatch.apply(rows, order, inverse, chosen)
+
+
 class _Order(NamedTuple):
     """The rows of all tokens, sorted by their experts."""
 
@@ -89,9 +102,9 @@ def routed(
     # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
     lacking = None if has_all else (of_rows >= experts)[:, None]
     known = lambda rows: rows if lacking is None else rows.masked_fill(lacking, 0)
-    hidden = known(first(known(_Dispatch.apply(hidden_states, order, inverse, chosen)), of_rows, ends))
+    hidden = known(first(known(_dispatched(hidden_states, order, inverse, chosen)), of_rows, ends))
     out = known(second(hidden, of_rows, ends))
-    by_token = _Permute.apply(out, inverse, order).view(tokens, chosen, out.shape[1])
+    by_token = _permuted(out, inverse, order).view(tokens, chosen, out.shape[1])
     return (by_token * weights[..., None].to(out.dtype)).sum(1).to(hidden_states.dtype)
 
 
@@ -120,7 +133,7 @@ def mlp_of_rows(
     _check_operands({"hidden_states": hidden_states, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
     if is_transformed(hidden_states, gate_up_weight):
         refuse_transforms(SubjectOfExperts("experts", options))
-    if torch.compiler.is_compiling() and is_exporting():  # an exported program has grouped layers
+    if _exports():  # an exported program has grouped layers
         first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
         second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
         return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second, has_all)
