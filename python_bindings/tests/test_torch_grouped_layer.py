@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from conftest import devices_of_grouped_gemm
 import ingot.torch
+from ingot._pytorch import is_older
 from ingot.torch import LinearError, LinearOptions, _grouped_layer, experts_mlp, grouped_linear, linear
 from ingot.torch._experts import mlp_of_rows
 from torch.utils.checkpoint import checkpoint
@@ -130,6 +131,8 @@ def test_situations(device):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_main_grad_stays_where_the_engine_does_not_ask_for_it(compiled):
     """A backward of the input alone, as pipelines have it, and then one of the rest."""
+    if compiled and is_older(torch.__version__, (2, 8)):
+        pytest.skip("PyTorch 2.7 refuses a second backward of a graph that has written main_grad")
     x, weight, grad = operands("cpu")
     ends, options = ends_on("cpu"), LinearOptions("rowwise", name="moe")
     call = lambda x, weight: grouped_linear(x, weight, ends=ends, options=options)
