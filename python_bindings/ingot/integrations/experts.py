@@ -6,9 +6,10 @@
     print(quantize_experts_(model))              # has FP8 weights, for inference
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
-implementation "ingot": rows sorted by their experts, two grouped GEMMs (ingot.torch.grouped_linear), and the sum of each token's
-experts in the order that the router chose, so that bits repeat, those of gradients too. Nothing is padded and the host never
-waits. Needs transformers 5.
+implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
+the router chose, so that bits repeat, those of gradients too. Where they train and are a SwiGLU without biases, that is
+ingot.torch.experts_mlp(), one operator each way; otherwise ingot.torch.grouped_linear() twice. Nothing is padded and the host
+never waits. Needs transformers 5.
 """
 
 from __future__ import annotations
@@ -82,8 +83,10 @@ def convert_experts_(
 ) -> List[str]:
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
-    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); fast_gradients and fast_math:
-    as LinearOptions and experts_mlp() have them.
+    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); another name calls again. fast_gradients
+    and fast_math: as LinearOptions and experts_mlp() have them.
+    Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
+    that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, for another recipe, for hidden and intermediate sizes that are no multiples of 16, and for a

@@ -169,8 +169,10 @@ def experts_mlp(
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts, 2 * intermediate, hidden);
     down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
-    "tensorwise" or "rowwise", as grouped_linear() takes them; both layers have its name. fast_math: the activation uses the GPU's
-    own exp, of which bfloat16 keeps all bits but rarely the last. Raises LinearError."""
+    "tensorwise" or "rowwise", keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`.
+    fast_math: the activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last. A weight's main_grad is
+    float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden and intermediate sizes that are multiples of 16.
+    Raises LinearError."""
     if top_k_index.is_floating_point():
         raise LinearError(f"experts_mlp top_k_index: is {top_k_index.dtype}, expected integers: torch.topk(scores, k).indices")
     if hidden_states.dim() != 2 or gate_up_weight.dim() != 3 or gate_up_weight.shape[2] != hidden_states.shape[1]:

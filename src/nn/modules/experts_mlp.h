@@ -8,8 +8,8 @@
 //   const Float8View up = cast_expert_weights(plan.up, backend, {.weight = w13, .into = region}, {stream});
 //   const Float8View down = cast_expert_weights(plan.down, backend, {.weight = w2, .into = other}, {stream});
 //   ExpertsMlpForwardTensors forward{.input = x, .routing = routing, .output = y, .saved = &saved};
-//   forward.up.codes = up;
-//   forward.down.codes = down;
+//   forward.up_codes = up;
+//   forward.down_codes = down;
 //   experts_mlp_forward(plan, backend, forward, {stream});
 //   experts_mlp_backward(plan, backend, {...}, {stream});           // of the input and the router's weights
 //   experts_mlp_weight_gradients(plan, backend, {...}, {stream});   // later, from what backward left
