@@ -7,8 +7,8 @@
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
 implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
-the router chose, so that bits repeat, those of gradients too. Where they train and are a SwiGLU without biases, that is
-ingot.torch.experts_mlp(), one operator each way; otherwise ingot.torch.grouped_linear() twice. Nothing is padded and the host
+the router chose, so that bits repeat, those of gradients too. A SwiGLU without biases whose weights are in high precision is
+ingot.torch.experts_mlp(), one operator each way; others are ingot.torch.grouped_linear() twice. Nothing is padded and the host
 never waits. Needs transformers 5.
 """
 
