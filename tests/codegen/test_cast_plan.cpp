@@ -307,9 +307,9 @@ BOOST_AUTO_TEST_CASE(plans_with_maxima_of_columns) {
 BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
   FakeStream stream;
   stream.part = kH200;
-  for (const char* const words :
-       {"scale=tensor out=codes,transposed", "of=grad*sigmoid(x) scale=tensor out=codes",
-        "of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32", "scale=col out=transposed stacked"}) {
+  for (const char* const words : {"scale=tensor out=codes,transposed", "of=grad*sigmoid(x) scale=tensor out=codes",
+                                  "of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32",
+                                  "scale=col out=transposed stacked", "scale=row+col out=codes,transposed"}) {
     const CastSpec spec = cast(words);
     for (const auto& [rows, cols] : {std::pair{256, 512}, {4096, 8192}}) {
       const CastCall call{.rows = rows, .cols = cols, .knows_amax = true};

@@ -29,7 +29,14 @@ std::vector<Pass> launched(const char* line, Shape shape, bool known) {
   InputMaker maker;
   const Case c{.spec = parse(line), .shape = shape};
   SharedMatrices inputs = maker.inputs(c);
-  if (known) inputs["known_amax"] = one_float(0x3f800000U);
+  const auto ones = [](std::int64_t count) {
+    GuardedMatrix matrix(Dtype::f32, 1, count);
+    for (std::int64_t i = 0; i < count; ++i) matrix.set_bits(0, i, 0x3f800000U);
+    return std::make_shared<const GuardedMatrix>(std::move(matrix));
+  };
+  const auto& spec = std::get<CastSpec>(c.spec);
+  if (known) inputs["known_amax"] = ones(scale_count(spec.scale, shape.rows, shape.cols));
+  if (known && spec.transposed_scale) inputs["known_transposed_amax"] = ones(shape.cols);
   PlacedCase placed(c, inputs, dry.backend(), stream);
   Passes passes;
   dry.backend().device_api().set_launch_hook(&passes);
@@ -38,7 +45,7 @@ std::vector<Pass> launched(const char* line, Shape shape, bool known) {
   return passes.all;
 }
 
-std::string refusal_of(const char* line, const Tensor& known) {
+std::string refusal_of(const char* line, const Tensor& known, const Tensor& known_transposed = {}) {
   const auto spec = std::get<CastSpec>(parse(line));
   alignas(16) static std::array<float, 4096> memory;
   const auto at = [&](std::size_t place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
@@ -47,7 +54,8 @@ std::string refusal_of(const char* line, const Tensor& known) {
   CastTensors tensors{.input = at(0, Dtype::bf16, 4, 8),
                       .codes = at(256, Dtype::e4m3fn, 4, 8),
                       .scale_inv = at(512, Dtype::f32, 1, scale_count(spec.scale, 4, 8)),
-                      .known_amax = known};
+                      .known_amax = known,
+                      .known_transposed_amax = known_transposed};
   if (spec.transposed) tensors.transposed = at(768, Dtype::e4m3fn, 8, 4);
   if (spec.transposed_scale) tensors.transposed_scale_inv = at(1024, Dtype::f32, 1, 8);
   if (spec.source == ScaleSource::given) tensors.scales = at(1280, Dtype::f32, 1, 1);
@@ -85,6 +93,10 @@ BOOST_AUTO_TEST_CASE(saves_the_pass_that_looks_for_it) {
   BOOST_TEST((launched(both, {4096, 4095}, true) == std::vector{Pass::unaligned}));
   const char* const costly = "cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32";
   BOOST_TEST((launched(costly, {4096, 4096}, true) == std::vector{Pass::main, Pass::finish}));
+  const char* const two = "cast bf16->e5m2 scale=row+col out=codes,transposed";
+  BOOST_TEST((launched(two, {4096, 4096}, false) == std::vector{Pass::first, Pass::main}));
+  BOOST_TEST((launched(two, {4096, 4096}, true) == std::vector{Pass::main}));
+  BOOST_TEST((launched(two, {256, 512}, true) == std::vector{Pass::main}));
 }
 
 BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
@@ -104,6 +116,29 @@ BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
   check_contains(refusal_of(takes, vector(values.data(), Dtype::f32, 2, {})), {"cast known_amax: is f32[1, 2] on cpu"});
   check_contains(refusal_of(takes, vector(values.data(), Dtype::bf16, 1, {})),
                  {"cast known_amax: is bf16[1, 1] on cpu; the spec asks for f32"});
+}
+
+// Those of rows and of columns are given together.
+BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_scales_of_rows_and_columns) {
+  std::array<float, 8> values{};
+  const auto floats = [&](std::int64_t count) { return vector(values.data(), Dtype::f32, count, {}); };
+  const char* const takes = "cast bf16->e4m3fn scale=row+col out=codes,transposed";
+  BOOST_TEST(refusal_of(takes, floats(4), floats(8)) == "nothing thrown");
+  BOOST_TEST(refusal_of(takes, floats(4)) ==
+             "cast known_transposed_amax: is missing; it must be f32[1, 8]: one for each column of the input");
+  BOOST_TEST(refusal_of(takes, {}, floats(8)) ==
+             "cast known_amax: is missing; it must be f32[1, 4]: one for each row of the input");
+  check_contains(refusal_of(takes, floats(4), floats(7)), {"cast known_transposed_amax: is f32[1, 7] on cpu"});
+  for (const char* const line :
+       {"cast bf16->e4m3fn scale=tensor out=codes", "cast bf16->e4m3fn scale=row out=codes,transposed",
+        "cast bf16->e4m3fn scale=col+row out=codes,transposed"}) {
+    BOOST_TEST(
+        refusal_of(line, {}, floats(8)) ==
+            "cast known_transposed_amax: is f32[1, 8] on cpu; it must not be given (a default Tensor instead): "
+            "only casts of one matrix to codes with scales of rows, and transposed codes with scales of columns, "
+            "take it",
+        line);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -23,6 +23,9 @@ inline std::vector<CastSpec> casts_that_take_an_amax() {
       "cast f16->e5m2 scale=tensor out=codes,transposed,sum:f32",
       "cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed,result",
       "cast f16->e4m3fn of=x*a[col] scale=tensor out=codes,result,sum:bf16",
+      "cast bf16->e5m2 scale=row+col out=codes,transposed",
+      "cast f32->e4m3fn scale=row+col out=codes,transposed pow2",
+      "cast f16->e5m2 of=grad*sigmoid(x) scale=row+col out=codes,transposed,result,sum:f32",
   };
   std::vector<CastSpec> specs;
   for (const char* const line : kLines) specs.push_back(std::get<CastSpec>(parse(line)));
@@ -54,9 +57,12 @@ inline std::string known_amax_fault(const Case& c, SharedMatrices inputs, Backen
   const Matrices expected = run(c, inputs, backend, stream);
   const auto values =
       spec.pointwise ? std::make_shared<const GuardedMatrix>(expected.at("result")) : inputs.at("input");
-  const Case search{.spec = AmaxSpec{.in = spec.in}, .shape = c.shape, .placement = c.placement};
-  const Matrices found = run(search, {{"input", values}}, backend, stream);
-  inputs["known_amax"] = one_float(found.at("amax").bits(0, 0));
+  const auto find = [&](ScaleGranularity scale) {
+    const Case search{.spec = AmaxSpec{.in = spec.in, .scale = scale}, .shape = c.shape, .placement = c.placement};
+    return std::make_shared<const GuardedMatrix>(run(search, {{"input", values}}, backend, stream).at("amax"));
+  };
+  inputs["known_amax"] = find(spec.scale);
+  if (spec.transposed_scale) inputs["known_transposed_amax"] = find(*spec.transposed_scale);
   const Matrices outputs = run(c, inputs, backend, stream);
   std::string fault = damage(outputs);
   for (const auto& [name, matrix] : outputs) {

@@ -320,6 +320,7 @@ void PlacedCase::enqueue_as(const CastSpec& spec, Stream& stream) {
                   .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                   .result = of("result"),
                   .sum = of("sum")},
+                  .known_transposed_amax = of("known_transposed_amax"),
                  stream);
 }
 

@@ -52,6 +52,9 @@ struct CastTensors {
   // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Of stacked matrices
   // those of all, f32[matrices * scale_count], and also with one scale for each column. Not of gathered rows.
   Tensor known_amax{};
+  // With dynamic scales of rows, and of columns for the transposed codes, of one matrix: known_amax is f32[rows], and
+  // this f32[cols]. Both are given, or none. Otherwise missing.
+  Tensor known_transposed_amax{};
   // If the spec asks for it: f32[matrices * scale_count(*spec.found_amax, R, cols)], which is written, of the first
   // matrix, then of the second, and so on: the known_amax of a cast of the same matrices.
   Tensor found_amax{};

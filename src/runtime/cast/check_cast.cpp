@@ -114,6 +114,32 @@ bool takes_known_amax(const CastSpec& spec) {
   return spec.scale == kTensorwise || (spec.stacked && spec.scale == kColumnwise);
 }
 
+// Those of rows and of columns.
+bool takes_both_known(const CastSpec& spec) {
+  if (spec.source == ScaleSource::given || spec.list || spec.gathered || spec.stacked) return false;
+  return spec.codes && spec.transposed && spec.scale == kRowwise && spec.transposed_scale == kColumnwise;
+}
+
+// Which known maxima must be given: of those of rows and of columns, if one is, both.
+struct KnownMaxima {
+  bool amax, transposed;
+};
+KnownMaxima known_maxima(const CastSpec& spec, const CastTensors& tensors) {
+  const bool amax = tensors.known_amax.data != nullptr;
+  const bool both = (amax || tensors.known_transposed_amax.data != nullptr) && takes_both_known(spec);
+  return {.amax = both || (amax && takes_known_amax(spec)), .transposed = both};
+}
+constexpr const char* kWhyNotKnown =
+    "lists, gathered rows, given scales, casts that find it and other granularities do not take it";
+constexpr const char* kWhyNotKnownTransposed =
+    "only casts of one matrix to codes with scales of rows, and transposed codes with scales of columns, take it";
+
+Range check_sum(const CastSpec& spec, const CastTensors& tensors, Device device) {
+  if (!spec.sum) return check_absent("cast sum", tensors.sum, "the spec does not ask for this output");
+  return check_vector("cast sum", tensors.sum, *spec.sum, tensors.input.cols, device,
+                      "one for each column of the input");
+}
+
 }  // namespace
 
 void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device) {
@@ -149,14 +175,17 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kDynamic = "the scales of this spec are dynamic";
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
-  const bool knows_amax = tensors.known_amax.data != nullptr && takes_known_amax(spec);
-  Range inputs[5 + kMaxPointwiseInputs] = {
-      input_range, index_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
+  const KnownMaxima known = known_maxima(spec, tensors);
+  Range inputs[6 + kMaxPointwiseInputs] = {
+      input_range,
+      index_range,
+      check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
-      check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
-                    "lists, gathered rows, given scales, casts that find it and other granularities do not take it")};
+      check_extents("cast known_amax", tensors.known_amax, known.amax, spec.scale, kWhyNotKnown),
+      check_extents("cast known_transposed_amax", tensors.known_transposed_amax, known.transposed, own_scale,
+                    kWhyNotKnownTransposed)};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
-                         std::span(inputs).subspan<5>());
+                         std::span(inputs).subspan<6>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, all_rows, input.cols, why_codes(spec)),
       check_codes("cast transposed", tensors.transposed, spec.transposed, matrices * input.cols,
@@ -168,9 +197,7 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
       check_extents("cast found_amax", tensors.found_amax, spec.found_amax.has_value(),
                     spec.found_amax.value_or(spec.scale), "the spec does not ask for this output"),
       check_result(spec, tensors, device),
-      spec.sum
-          ? check_vector("cast sum", tensors.sum, *spec.sum, input.cols, device, "one for each column of the input")
-          : check_absent("cast sum", tensors.sum, "the spec does not ask for this output")};
+      check_sum(spec, tensors, device)};
   check_overlaps(inputs, outputs);
 }
 

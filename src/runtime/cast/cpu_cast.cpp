@@ -140,14 +140,13 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
   const Values<In> of_input(spec, tensors);
   const Values<In> values(spec, tensors, spec.gathered ? &tensors.row_index : nullptr);
   const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
-                             const Tensor& scale_inv) {
+                             const Tensor& known_amax, const Tensor& scale_inv) {
     // Extents of all rows are those of the input, taken or not.
     const Values<In>& whose = granularity.rows == 0 ? of_input : values;
     const Extents searched(granularity, whose.rows(), values.cols());
     const Extents extents(granularity, values.rows(), values.cols());
-    const bool known = tensors.known_amax.data != nullptr && !tensors.input.empty();
-    const std::vector<u32> maxima =
-        known ? known_maxima(searched, tensors.known_amax) : maxima_of<In>(searched, whose, pool);
+    const bool known = known_amax.data != nullptr && !tensors.input.empty();
+    const std::vector<u32> maxima = known ? known_maxima(searched, known_amax) : maxima_of<In>(searched, whose, pool);
     Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
                                                       : dynamic_scales<Out>(extents, maxima, spec.pow2);
     write_scale_inv(scales.values, granularity, values.cols(), scale_inv);
@@ -157,11 +156,11 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
     const Extents extents(*spec.found_amax, values.rows(), values.cols());
     std::ranges::transform(maxima_of<In>(extents, values, pool), row<float>(tensors.found_amax, 0), amax_from_bits);
   }
-  const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.scale_inv);
+  const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.known_amax, tensors.scale_inv);
   std::optional<Scales> own;
   if (spec.transposed_scale) {
     own = scales_of(*spec.transposed_scale, tensors.transposed_scales, tensors.transposed_amax,
-                    tensors.transposed_scale_inv);
+                    tensors.known_transposed_amax, tensors.transposed_scale_inv);
   }
   if (spec.sum) {
     visit_high_precision(*spec.sum, [&]<class Sum>(Type<Sum>) {

@@ -308,6 +308,8 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const bool two_scales = spec.transposed_scale.has_value();
   const std::int64_t cols = tensors.input.cols;
   const Tensor& from = tensors.known_amax.data != nullptr ? tensors.known_amax : tensors.scales;
+  const bool known = tensors.known_transposed_amax.data != nullptr;
+  const Tensor& transposed_from = known ? tensors.known_transposed_amax : tensors.transposed_scales;
   const Tensor& transposed_scale_inv = two_scales ? tensors.transposed_scale_inv : tensors.scale_inv;
   return {.source = spec.gathered ? gathered_source_of(tensors) : source_of(tensors),
           .codes = {.codes = tensors.codes.data,
@@ -320,7 +322,7 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
                     .factor_steps = factor_steps(tensors.scale_inv, spec.scale, cols)},
           .transposed = {.codes = tensors.transposed.data,
                          .stride = tensors.transposed.row_stride,
-                         .from = floats(two_scales ? tensors.transposed_scales : from),
+                         .from = floats(two_scales ? transposed_from : from),
                          .from_count = 1,
                          .factors = floats(transposed_scale_inv),
                          .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
