@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(known_and_found_maxima) {
   check_contains(refusal(knows), {"it must be [1, 24]: of each of 3 matrices of 4 x 8, one for each column"});
   c.spec.scale = kRowwise;
   check_contains(refusal(knows), {"cast known_amax",
-                                  "lists, given scales, casts that find it and other granularities "
+                                  "lists, gathered rows, given scales, casts that find it and other granularities "
                                   "do not take it"});
   check_contains(refusal([](CastSpec&, CastTensors& t) { t.found_amax = t.scale_inv; }),
                  {"cast found_amax", "must not be given", "the spec does not ask for this output"});
