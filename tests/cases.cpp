@@ -114,7 +114,9 @@ std::vector<KernelSpec> elementwise_specs() {
                               "elementwise f16 of=x*a second=b-a*c[row] amax",
                               "elementwise f32 of=x*a second=x*a+w[col] amax fast",
                               "elementwise f32 of=x*r[row] row_sum=x*a+b[col]",
-                              "elementwise f16 of=a second=a*r[row] row_sum=x*f[col:f32]"};  // x for the sum alone
+                              "elementwise f16 of=a second=a*r[row] row_sum=x*f[col:f32]",  // x for the sum alone
+                              "elementwise f32 of=x*r[row] row_sum=x*a+b[col] maxima",
+                              "elementwise f16 of=a second=x*f[col:f32] maxima"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
   specs.emplace_back(ElementwiseSpec{.pointwise = backward(parse_pointwise("gelu(x) * up"), "x")});
@@ -128,9 +130,12 @@ std::vector<KernelSpec> elementwise_specs() {
   add_gradients("gelu(x) * up", false, false);
   add_gradients("silu(x) * up", false, true);
   const Pointwise weighted = parse_pointwise("silu(x) * up * weight[row]");
-  specs.emplace_back(ElementwiseSpec{.pointwise = backward(weighted, "x"),
-                                     .second = backward(weighted, "up"),
-                                     .row_sum = backward(weighted, "weight")});
+  for (const bool maxima : {false, true}) {
+    specs.emplace_back(ElementwiseSpec{.pointwise = backward(weighted, "x"),
+                                       .second = backward(weighted, "up"),
+                                       .row_sum = backward(weighted, "weight"),
+                                       .maxima = maxima});
+  }
   return specs;
 }
 

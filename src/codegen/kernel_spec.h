@@ -23,7 +23,7 @@
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
 //   elementwise bf16 of=grad*up second=grad*x
-//   elementwise bf16 of=grad*w[row] row_sum=grad*x
+//   elementwise bf16 of=grad*w[row] row_sum=grad*x maxima
 //   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32

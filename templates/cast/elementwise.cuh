@@ -58,6 +58,7 @@ struct ElementwiseOutput {
   using Params = ElementwiseParams;
   using In = typename Source::In;
   using Element = In;
+  static constexpr u32 kOutputs = 1;
 
   INGOT_HOST_DEVICE static const ElementwiseParams& shared(const Params& p) { return p; }
   INGOT_HOST_DEVICE static bool aligned(const Params& p) { return vector_aligned<In>(p.output, p.output_stride); }

@@ -28,6 +28,7 @@ struct ElementwisePairOutput {
   struct Element {
     In first, second;
   };
+  static constexpr u32 kOutputs = 2;
 
   INGOT_HOST_DEVICE static const ElementwiseParams& shared(const Params& p) { return p.first; }
   INGOT_HOST_DEVICE static bool aligned(const Params& p) {

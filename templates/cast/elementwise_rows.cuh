@@ -37,9 +37,16 @@ struct ElementwiseRowsLaunch {
   }
 };
 
+// No sums, and no maxima of what a thread writes from a column on (elementwise_maxima.cuh has others).
+struct NothingSummed {};
+struct NoMaxima {
+  INGOT_DEVICE NoMaximum from(u32) { return {}; }
+};
+
 // The part of a row that one thread has.
 template <class Output, class Summed>
 struct ElementwiseRowPart {
+  static constexpr bool kSums = !is_same<Summed, NothingSummed>;
   using Source = typename Output::Source;
   using Params = typename Output::Params;
 
@@ -49,14 +56,14 @@ struct ElementwiseRowPart {
 
   INGOT_DEVICE const SourceParams& source() const { return Output::shared(p).source; }
 
-  // Where rows can be read and written 8 elements at a time.
-  INGOT_DEVICE float by_vec8s() const {
+  // Where rows can be read and written 8 elements at a time. Returns the sum.
+  template <class Maxima>
+  INGOT_DEVICE float by_vec8s(Maxima& maxima) const {
     constexpr u32 kBatch = ElementwiseRowsLaunch::kBatch;
     const typename Source::Pointers from = Source::pointers_at(source(), row, 0);
     const u32 cols = static_cast<u32>(source().cols);
     const u32 step = threads * kVec8;
     float sum = 0.0F;
-    NoMaximum none;
     INGOT_UNROLL_BY(1)
     for (u32 first = lane * kVec8; first < cols; first += kBatch * step) {
       typename Source::Raw raw[kBatch] = {};
@@ -70,27 +77,31 @@ struct ElementwiseRowPart {
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
         if (first + i * step >= cols) continue;
-        float values[kVec8];
-        Source::template compute<Summed>(raw[i], columns[i], values);
-        INGOT_UNROLL
-        for (const float value : values) sum = sum + value;
-        Output::at(p, row, first + i * step).store_vec8(p, 0, raw[i], columns[i], none);
+        if constexpr (kSums) {
+          float values[kVec8];
+          Source::template compute<Summed>(raw[i], columns[i], values);
+          INGOT_UNROLL
+          for (const float value : values) sum = sum + value;
+        }
+        auto maximum = maxima.from(first + i * step);
+        Output::at(p, row, first + i * step).store_vec8(p, 0, raw[i], columns[i], maximum);
       }
     }
     return sum;
   }
 
   // The same for any alignment and width: each element is read before it is written.
-  INGOT_DEVICE float by_elements() const {
+  template <class Maxima>
+  INGOT_DEVICE float by_elements(Maxima& maxima) const {
     const i64 cols = source().cols;
     float sum = 0.0F;
-    NoMaximum none;
     INGOT_UNROLL_BY(1)
     for (i64 first = i64{lane} * kVec8; first < cols; first += i64{threads} * kVec8) {
       INGOT_UNROLL_BY(1)
       for (i64 col = first; col < min_of(cols, first + kVec8); ++col) {
-        sum = sum + Source::template float_of<Summed>(source(), row, col);
-        Output::at(p, row, col).store(Output::element(p, row, col), none);
+        if constexpr (kSums) sum = sum + Source::template float_of<Summed>(source(), row, col);
+        auto maximum = maxima.from(static_cast<u32>(col));
+        Output::at(p, row, col).store(Output::element(p, row, col), maximum);
       }
     }
     return sum;
@@ -111,7 +122,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseRowsLaunch::kThreads, 2)
   const bool by_vec8s = Output::Source::aligned(source) && Output::aligned(p.values) && source.cols % kVec8 == 0 &&
                         source.cols <= i64{1} << 30;
   float sums[1] = {};
-  if (row < source.rows) sums[0] = by_vec8s ? part.by_vec8s() : part.by_elements();
+  NoMaxima none;
+  if (row < source.rows) sums[0] = by_vec8s ? part.by_vec8s(none) : part.by_elements(none);
   group_sums(sums, threads, warp_sums);
   if (row < source.rows && part.lane == 0) p.sums[row] = from_float<f32>(sums[0]);
 }

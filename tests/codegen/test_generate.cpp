@@ -407,6 +407,25 @@ BOOST_AUTO_TEST_CASE(golden_text_of_elementwise_with_a_row_sum) {
   BOOST_TEST(pair.find("elementwise_rows<ingot::ElementwisePairOutput<") != std::string::npos);
 }
 
+// The functors are those of the kernels without the maxima.
+BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise_with_maxima) {
+  const auto check = [](const std::string& line, const std::string& output, const std::string& summed) {
+    const std::string text = generate(parse(line + " maxima")).text;
+    const std::string plain = generate(parse(line)).text;
+    const std::string begin = "// " + line + " maxima\n#include \"cast/elementwise_maxima.cuh\"\n";
+    const std::string end = "constexpr auto kKernel = &ingot::elementwise_maxima<ingot::" + output +
+                            "<ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.in_place = true}>" +
+                            (output == "ElementwiseOutput" ? ">" : ", ingot::Second>") + ", ingot::" + summed + ">;\n";
+    BOOST_TEST((text.starts_with(begin) && text.ends_with(end)), text);
+    const std::size_t functors = plain.find('\n', plain.find("#include")) + 1;
+    BOOST_TEST(text.substr(begin.size(), text.size() - begin.size() - end.size()) ==
+               plain.substr(functors, plain.find("constexpr auto kKernel") - functors));
+    BOOST_TEST(passes(parse(line + " maxima")).size() == 1U);
+  };
+  check("elementwise bf16 of=x*a[col]", "ElementwiseOutput", "NothingSummed");
+  check("elementwise bf16 of=x*a second=x-a row_sum=x", "ElementwisePairOutput", "Summed");
+}
+
 BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise_with_an_amax) {
   const auto check = [](const std::string& line, const std::string& kernel) {
     const Source source = generate(parse(line + " amax"));

@@ -694,10 +694,10 @@ BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
   BOOST_TEST(parse_error("elementwise") == "\"elementwise\" must be followed by the dtype of its values, such as bf16");
   BOOST_TEST(parse_error("elementwise bf16 of=x list") ==
              "\"list\" is no word of elementwise; expected of=<expression>, second=<expression>, row_sum=<expression>, "
-             "amax or fast");
+             "amax, maxima or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x fast=1") ==
              "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression>, "
-             "row_sum=<expression>, amax or fast");
+             "row_sum=<expression>, amax, maxima or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x of=x") == "\"of=x\" gives the expression a second time");
 
   std::set<std::size_t> hashes;
@@ -801,6 +801,21 @@ BOOST_AUTO_TEST_CASE(elementwise_may_find_an_amax) {
 }
 
 // Those of the first expression, then those that only the second has.
+BOOST_AUTO_TEST_CASE(elementwise_may_find_maxima) {
+  const ElementwiseSpec spec{.pointwise = parse_pointwise("x*a"), .maxima = true, .fast_math = true};
+  BOOST_TEST(print(spec) == "elementwise bf16 of=x*a maxima fast");
+  BOOST_TEST((parse("elementwise bf16 fast maxima of=x*a") == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise bf16 of=x*a fast") != KernelSpec(spec)));
+  BOOST_TEST(hash_value(parse("elementwise bf16 of=x maxima")) != hash_value(parse("elementwise bf16 of=x")));
+  BOOST_TEST(hash_value(parse("elementwise bf16 of=x maxima")) != hash_value(parse("elementwise bf16 of=x amax")));
+  BOOST_TEST(print(parse("elementwise f16 maxima row_sum=x of=x second=-x")) ==
+             "elementwise f16 of=x second=-x row_sum=x maxima");
+  BOOST_TEST(parse_error("elementwise bf16 of=x maxima maxima") == "\"maxima\" gives maxima a second time");
+  BOOST_TEST(refusal(ElementwiseSpec{.pointwise = parse_pointwise("x"), .amax = true, .maxima = true}) ==
+             "elementwise bf16 of=x amax maxima: amax is set with maxima, but no kernel finds both: the amax is the "
+             "largest of row_amax");
+}
+
 BOOST_AUTO_TEST_CASE(inputs_of_elementwise_are_those_of_both_expressions) {
   const auto spec = std::get<ElementwiseSpec>(parse("elementwise bf16 of=b*a[col] second=c[row]*x+b"));
   const ElementwiseInputs inputs(spec);

@@ -368,6 +368,37 @@ BOOST_AUTO_TEST_CASE(elementwise_operations_with_sums_of_rows) {
              "row_sum");
 }
 
+BOOST_AUTO_TEST_CASE(elementwise_operations_with_maxima) {
+  const auto floats = [](std::size_t place, std::int64_t count) { return vector(at(place), Dtype::f32, count, kCpu); };
+  const auto of = [&](const Tensor& rows, const Tensor& columns, const char* words = "second=-x row_sum=x maxima") {
+    const auto spec = std::get<ElementwiseSpec>(parse(fmt::format("elementwise bf16 of=x {}", words)));
+    ElementwiseTensors tensors{.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+                               .output = matrix(at(3072), Dtype::bf16, 4, 8, kCpu),
+                               .row_amax = rows,
+                               .column_amax = columns};
+    if (spec.second) tensors.second = matrix(at(4096), Dtype::bf16, 4, 8, kCpu);
+    if (spec.row_sum) tensors.sums = floats(6144, 4);
+    return refused([&] { check(spec, tensors, kCpu); }).message;
+  };
+  BOOST_TEST(of(floats(5120, 4), floats(5632, 16)) == kNothing);
+  BOOST_TEST(of(floats(5120, 4), floats(5632, 8), "maxima") == kNothing);
+  BOOST_TEST(of({}, floats(5632, 16)) ==
+             "elementwise row_amax: is missing; it must be f32[1, 4]: one for each row of the input");
+  BOOST_TEST(of(floats(5120, 4), floats(5632, 8)) ==
+             "elementwise column_amax: is f32[1, 8] on cpu; it must be [1, 16]: one for each column of output, then of "
+             "second");
+  BOOST_TEST(of(floats(5120, 4), floats(5632, 16), "maxima") ==
+             "elementwise column_amax: is f32[1, 16] on cpu; it must be [1, 8]: one for each column of the output");
+  BOOST_TEST(
+      of(floats(5120, 4), {}, "row_sum=x") ==
+      "elementwise row_amax: is f32[1, 4] on cpu; it must not be given (a default Tensor instead): the spec does "
+      "not ask for maxima");
+  BOOST_TEST(contains(of(floats(5120, 4), floats(5124, 16)), "its memory overlaps that of elementwise row_amax"));
+  BOOST_TEST(contains(of(floats(6144, 4), floats(5632, 16)), "its memory overlaps that of elementwise sums"));
+  BOOST_TEST(contains(of(floats(5120, 4), floats(4096, 16)), "its memory overlaps that of elementwise second"));
+  BOOST_TEST(contains(of(floats(0, 4), floats(5632, 16)), "its memory overlaps that of elementwise input"));
+}
+
 BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
   const ElementwiseSpec spec{
       .in = Dtype::bf16, .pointwise = parse_pointwise("gate * 2"), .second = parse_pointwise("x * gate + bias[col]")};

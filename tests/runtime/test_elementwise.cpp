@@ -14,6 +14,8 @@
 
 #include "cases.h"
 #include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "support/compare.h"
 #include "support/cpu_cases.h"
 #include "support/elementwise_in_place.h"
@@ -103,7 +105,53 @@ BOOST_AUTO_TEST_CASE(the_sums_of_rows_are_float64s) {
       ++run_count;
     }
   }
-  BOOST_TEST(run_count == 27);
+  BOOST_TEST(run_count == 45);
+}
+
+// NaN is a maximum, too. Sums are the same with and without maxima.
+BOOST_AUTO_TEST_CASE(the_maxima_are_those_of_other_passes) {
+  int run_count = 0;
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.maxima) continue;
+    for (const Case& c : maxima_cases(spec)) {
+      const std::string fault = maxima_case_fault(c, maker.inputs(c), *backend, stream);
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      ++run_count;
+    }
+  }
+  BOOST_TEST(run_count == 39);
+}
+
+// On a GPU, by a dry run: a row's maxima of both outputs fit a block, or other kernels find them.
+BOOST_AUTO_TEST_CASE(maxima_take_one_launch_or_three) {
+  struct Launches : LaunchHook {
+    void before(const Stream&) override {}
+    void after(const KernelSpec& spec, Pass pass, const Stream&) override {
+      all.push_back(print(spec) + (pass == Pass::first ? ", first" : ""));
+    }
+    std::vector<std::string> all{};
+  };
+  const auto launched = [&](const char* line, Shape shape) {
+    DryRun dry(gpu_named("h200"));
+    Stream dry_stream(dry.backend());
+    const Case c{.spec = parse(line), .shape = shape};
+    PlacedCase placed(c, maker.inputs(c), dry.backend(), dry_stream);
+    Launches launches;
+    dry.backend().device_api().set_launch_hook(&launches);
+    placed.enqueue(dry_stream);
+    dry.backend().device_api().set_launch_hook(nullptr);
+    return launches.all;
+  };
+  const char* const pair = "elementwise bf16 of=x second=-x row_sum=x maxima";
+  const std::vector<std::string> one{pair};
+  const std::string search = "cast bf16->e4m3fn scale=row+col out=codes,transposed, first";
+  const std::vector<std::string> three{"elementwise bf16 of=x second=-x row_sum=x", search, search};
+  BOOST_TEST((launched(pair, {3, 24576}) == one));
+  BOOST_TEST((launched(pair, {3, 24577}) == three));
+  BOOST_TEST(launched("elementwise bf16 of=x maxima", {3, 49152}).size() == 1U);
+  BOOST_TEST(launched("elementwise bf16 of=x maxima", {3, 49153}).size() == 2U);
+  BOOST_TEST(launched(pair, {3, 0}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(sums_of_rows_without_columns_are_zero) {

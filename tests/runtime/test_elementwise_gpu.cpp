@@ -97,6 +97,25 @@ BOOST_FIXTURE_TEST_CASE(the_sums_of_rows_are_float64s, Fixture) {
   }
 }
 
+// Also of rows whose maxima do not fit a block, and again where maxima are already.
+BOOST_FIXTURE_TEST_CASE(the_maxima_are_those_of_other_passes, Fixture) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.maxima) continue;
+    std::vector<Case> all = maxima_cases(spec);
+    for (const Shape shape :
+         {Shape{4096, 2816}, Shape{4099, 4096}, Shape{301, 14336}, Shape{5, 24584}, Shape{2, 98312}}) {
+      all.push_back({.spec = spec, .shape = shape});
+    }
+    for (const Case& c : all) {
+      const SharedMatrices inputs = maker.inputs(c);
+      std::string fault = maxima_case_fault(c, inputs, cuda, stream);
+      fault += maxima_fault(c, run_in_place(c, inputs, {}, cuda, stream, 3), cuda, stream);
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(outputs_may_be_matrices_that_are_read, Fixture) {
   for (const KernelSpec& any : elementwise_specs()) {
     const auto& spec = std::get<ElementwiseSpec>(any);

@@ -82,7 +82,9 @@ inline Matrices run_in_place(const Case& c, const SharedMatrices& inputs, const 
                          .output = tensors[place_of("output")],
                          .second = tensors[place_of("second")],
                          .amax = tensors["amax"],
-                         .sums = tensors["sums"]};
+                         .sums = tensors["sums"],
+                         .row_amax = tensors["row_amax"],
+                         .column_amax = tensors["column_amax"]};
   for (std::size_t i = 0; i < all.inputs.size(); ++i) all.inputs[i] = tensors[pointwise_input_name(i)];
   for (int i = 0; i < times; ++i) backend.elementwise(std::get<ElementwiseSpec>(c.spec), all, stream);
   for (auto& [name, matrix] : outputs) {
@@ -118,6 +120,7 @@ inline std::vector<SinglePass> single_passes(const ElementwiseSpec& spec, const 
     pass.spec.second = {};
     pass.spec.row_sum = {};
     pass.spec.amax = false;
+    pass.spec.maxima = false;
     for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
       pass.inputs[pointwise_input_name(i)] = inputs.at(pointwise_input_name(all.index_of(expression.inputs()[i].name)));
     }
@@ -182,6 +185,60 @@ inline std::string amax_fault(const Case& c, const Matrices& outputs, Backend& b
   }
   const std::uint32_t amax = outputs.at("amax").bits(0, 0);
   return amax == expected ? "" : fmt::format("amax has the bits {:#x}, not {:#x}", amax, expected);
+}
+
+// The same of a spec's maxima of rows and of columns.
+inline std::string maxima_fault(const Case& c, const Matrices& outputs, Backend& backend, Stream& stream) {
+  const auto& spec = std::get<ElementwiseSpec>(c.spec);
+  if (!spec.maxima) return {};
+  const auto of = [&](const char* output, ScaleGranularity scale) {
+    const Case search{.spec = AmaxSpec{.in = spec.in, .scale = scale}, .shape = c.shape, .placement = c.placement};
+    return run(search, {{"input", std::make_shared<const GuardedMatrix>(outputs.at(output))}}, backend, stream)
+        .at("amax");
+  };
+  const std::int64_t outputs_count = spec.second ? 2 : 1;
+  std::vector<std::uint32_t> rows(static_cast<std::size_t>(c.shape.rows));
+  for (std::int64_t i = 0; i < outputs_count; ++i) {
+    const char* const output = i == 0 ? "output" : "second";
+    const GuardedMatrix of_rows = of(output, kRowwise);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      rows[r] = std::max(rows[r], of_rows.bits(0, static_cast<std::int64_t>(r)));
+    }
+    const GuardedMatrix of_columns = of(output, kColumnwise);
+    for (std::int64_t col = 0; col < c.shape.cols; ++col) {
+      const std::uint32_t found = outputs.at("column_amax").bits(0, i * c.shape.cols + col);
+      if (found == of_columns.bits(0, col)) continue;
+      return fmt::format("column_amax of column {} of {} has the bits {:#x}, not {:#x}", col, output, found,
+                         of_columns.bits(0, col));
+    }
+  }
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::uint32_t found = outputs.at("row_amax").bits(0, static_cast<std::int64_t>(r));
+    if (found != rows[r]) return fmt::format("row_amax of row {} has the bits {:#x}, not {:#x}", r, found, rows[r]);
+  }
+  return {};
+}
+
+// Of values of all kinds, and of matrices without elements.
+inline std::vector<Case> maxima_cases(const ElementwiseSpec& spec) {
+  std::vector<Case> made = in_place_cases(spec);
+  for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::subnormal}) {
+    made.push_back({.spec = spec, .shape = {37, 264}, .input = input});
+  }
+  for (const Shape shape : {Shape{531, 677}, Shape{0, 8}, Shape{8, 0}}) made.push_back({.spec = spec, .shape = shape});
+  return made;
+}
+
+// Where the maxima are wrong, or other outputs are not those of a call without maxima; empty if nowhere.
+inline std::string maxima_case_fault(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream) {
+  const Matrices outputs = run(c, inputs, backend, stream);
+  std::string fault = damage(outputs) + maxima_fault(c, outputs, backend, stream);
+  Case plain = c;
+  std::get<ElementwiseSpec>(plain.spec).maxima = false;
+  for (const auto& [name, matrix] : run(plain, inputs, backend, stream)) {
+    fault += bit_difference(name, matrix, outputs.at(name));
+  }
+  return fault;
 }
 
 }  // namespace ingot::test

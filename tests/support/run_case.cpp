@@ -245,6 +245,9 @@ Matrices poisoned_outputs(const Case& c) {
     if (elementwise->second) outputs["second"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
     if (elementwise->amax) outputs["amax"] = GuardedMatrix(Dtype::f32, 1, 1);
     if (elementwise->row_sum) outputs["sums"] = GuardedMatrix(Dtype::f32, 1, rows);
+    if (elementwise->maxima) outputs["row_amax"] = GuardedMatrix(Dtype::f32, 1, rows);
+    if (elementwise->maxima)
+      outputs["column_amax"] = GuardedMatrix(Dtype::f32, 1, elementwise->second ? 2 * cols : cols);
   } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
     outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
   } else {
@@ -317,10 +320,10 @@ void PlacedCase::enqueue_as(const CastSpec& spec, Stream& stream) {
                   .transposed_scales = of("transposed_scales"),
                   .transposed_amax = of("transposed_amax"),
                   .known_amax = of("known_amax"),
+                  .known_transposed_amax = of("known_transposed_amax"),
                   .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                   .result = of("result"),
                   .sum = of("sum")},
-                  .known_transposed_amax = of("known_transposed_amax"),
                  stream);
 }
 
@@ -360,7 +363,9 @@ void PlacedCase::enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
                          .output = of("output"),
                          .second = of("second"),
                          .amax = of("amax"),
-                         .sums = of("sums")},
+                         .sums = of("sums"),
+                         .row_amax = of("row_amax"),
+                         .column_amax = of("column_amax")},
                         stream);
 }
 

@@ -22,6 +22,7 @@
 #include "cast/combine.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/elementwise_amax.cuh"
+#include "cast/elementwise_maxima.cuh"
 #include "cast/elementwise_pair.cuh"
 #include "cast/elementwise_rows.cuh"
 #include "gemm/gemm_simt.cuh"
@@ -1701,18 +1702,20 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
 }
 
 // The same with a second output: each output over one of the inputs, both over two, or with their own memory. And with
-// the amax of both, or with sums of rows.
-enum class BesidePairs : std::uint8_t { nothing, amax, row_sums };
+// the amax of both, with sums of rows, or with maxima of rows and columns, alone or with sums.
+enum class BesidePairs : std::uint8_t { nothing, amax, row_sums, maxima, maxima_and_sums };
 
 template <BesidePairs Beside>
 void check_elementwise_pairs() {
   constexpr bool kAmax = Beside == BesidePairs::amax;
-  constexpr bool kRowSums = Beside == BesidePairs::row_sums;
+  constexpr bool kRowSums = Beside == BesidePairs::row_sums || Beside == BesidePairs::maxima_and_sums;
+  constexpr bool kMaxima = Beside == BesidePairs::maxima || Beside == BesidePairs::maxima_and_sums;
   using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
   auto spec =
       std::get<ElementwiseSpec>(parse("elementwise bf16 of=silu(x)*gate+bias[col]/mean[row] second=x*mean[row]-gate"));
   spec.amax = kAmax;
   if (kRowSums) spec.row_sum = spec.second;
+  spec.maxima = kMaxima;
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   Stream stream(*backend);
   std::vector<Shape> shapes = kShapes;
@@ -1728,6 +1731,7 @@ void check_elementwise_pairs() {
           for (FusedCast* const of : {&kernels, &cpu}) {
             of->x.at(s.rows - 1, s.cols - 1) = from_float<bf16>(-100.0F);
             of->gate.at(s.rows - 1, s.cols - 1) = from_float<bf16>(1e30F);
+            if (kMaxima && over == 3) of->x.at(0, s.cols / 2) = from_float<bf16>(std::nanf(""));
           }
         }
         ElementwiseTensors tensors{
@@ -1739,6 +1743,11 @@ void check_elementwise_pairs() {
         Matrix<float> sums(1, s.rows, s.rows), expected_sums = sums;
         if (kAmax) tensors.amax = tensor_of(expected_amax, Dtype::f32, 1, 1);
         if (kRowSums) tensors.sums = tensor_of(expected_sums, Dtype::f32, 1, s.rows);
+        Matrix<float> row_amax(1, s.rows, s.rows), expected_row_amax = row_amax;
+        Matrix<float> column_amax(1, 2 * s.cols, 2 * s.cols), expected_column_amax = column_amax;
+        for (i64 col = 0; col < 2 * s.cols; ++col) column_amax.at(0, col) = 0.0F;
+        if (kMaxima) tensors.row_amax = tensor_of(expected_row_amax, Dtype::f32, 1, s.rows);
+        if (kMaxima) tensors.column_amax = tensor_of(expected_column_amax, Dtype::f32, 1, 2 * s.cols);
         backend->elementwise(spec, tensors, stream);
         Matrix<bf16>& output = (over & 1) == 0 ? kernels.result : kernels.x;
         Matrix<bf16>& second = (over & 2) == 0 ? own : kernels.gate;
@@ -1752,12 +1761,26 @@ void check_elementwise_pairs() {
                                            .second = second.data(),
                                            .second_stride = second.stride()};
         using Output = ElementwisePairOutput<Source, RenderedBesideSwigluBias>;
-        if constexpr (kRowSums) {
+        const ElementwiseRowsParams<ElementwisePairParams> with_sums{params, sums.data(),
+                                                                     ElementwiseRowsLaunch::threads_log2(s.cols)};
+        if constexpr (kMaxima) {
+          using Launch = ElementwiseMaximaLaunch;
+          using Summed = std::conditional_t<kRowSums, RenderedBesideSwigluBias, NothingSummed>;
+          const i64 rows_per_block = Launch::rows_per_block(s.rows, s.cols, 3);
+          emulator::launch(elementwise_maxima<Output, Summed>,
+                           {.grid = Launch::grid(s.rows, rows_per_block),
+                            .threads = Launch::kThreads,
+                            .shared_bytes = static_cast<u32>(Launch::shared_bytes(s.cols, sizeof(bf16), 2))},
+                           ElementwiseMaximaParams<ElementwisePairParams>{
+                               with_sums, row_amax.data(), reinterpret_cast<u32*>(column_amax.data()), rows_per_block});
+          BOOST_TEST(same_bits(row_amax, expected_row_amax, 1, s.rows));
+          BOOST_TEST(same_bits(column_amax, expected_column_amax, 1, 2 * s.cols));
+          if (kRowSums) BOOST_TEST(same_bits(sums, expected_sums, 1, s.rows));
+        } else if constexpr (kRowSums) {
           emulator::launch(
               elementwise_rows<Output, RenderedBesideSwigluBias>,
               {.grid = ElementwiseRowsLaunch::grid(s.rows, s.cols), .threads = ElementwiseRowsLaunch::kThreads},
-              ElementwiseRowsParams<ElementwisePairParams>{params, sums.data(),
-                                                           ElementwiseRowsLaunch::threads_log2(s.cols)});
+              with_sums);
           BOOST_TEST(same_bits(sums, expected_sums, 1, s.rows));
         } else if constexpr (kAmax) {
           emulator::launch(elementwise_amax<Output>, shape,
@@ -1767,6 +1790,7 @@ void check_elementwise_pairs() {
           emulator::launch(elementwise_pair<Source, RenderedBesideSwigluBias>, shape, params);
         }
         BOOST_TEST((output.guarded() && second.guarded() && amax.guarded() && sums.guarded()));
+        BOOST_TEST((row_amax.guarded() && column_amax.guarded()));
         BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
         BOOST_TEST(same_bits(second, expected, s.rows, s.cols));
       }
@@ -1777,6 +1801,10 @@ void check_elementwise_pairs() {
 BOOST_AUTO_TEST_CASE(elementwise_pairs) { check_elementwise_pairs<BesidePairs::nothing>(); }
 BOOST_AUTO_TEST_CASE(elementwise_pairs_and_their_amax) { check_elementwise_pairs<BesidePairs::amax>(); }
 BOOST_AUTO_TEST_CASE(elementwise_pairs_and_sums_of_rows) { check_elementwise_pairs<BesidePairs::row_sums>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs_and_their_maxima) { check_elementwise_pairs<BesidePairs::maxima>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs_their_maxima_and_sums) {
+  check_elementwise_pairs<BesidePairs::maxima_and_sums>();
+}
 
 // f32 without x: the input's data is null.
 BOOST_AUTO_TEST_CASE(elementwise_without_x) {

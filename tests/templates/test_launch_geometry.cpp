@@ -8,6 +8,7 @@
 #include "cast/cast_tile_shared.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_maxima.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "norm/norm_backward_launch.cuh"
@@ -471,6 +472,26 @@ BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
   }
   static_assert(Launch::across_log2(1) == 0 && Launch::across_log2(24) == 2 && Launch::across_log2(64) == 3);
   static_assert(Launch::across_log2(2080) == 4 && Launch::across_log2(4096) == 8 && Launch::across_log2(11008) == 7);
+}
+
+// Blocks take all rows, each in whole turns of its groups; what they keep of rows that fit is less than 96 KiB.
+BOOST_AUTO_TEST_CASE(elementwise_maxima_fit_a_block) {
+  using Launch = ElementwiseMaximaLaunch;
+  for (const i64 cols : kSizes) {
+    const i64 groups = Launch::groups(ElementwiseRowsLaunch::threads_log2(cols));
+    for (const i64 rows : kSizes) {
+      for (const i64 resident : {1, 132, 264}) {
+        const i64 taken = Launch::rows_per_block(rows, cols, resident);
+        const i64 grid = Launch::grid(rows, taken);
+        BOOST_TEST((taken % groups == 0 && taken >= i64{Launch::kTurn}));
+        BOOST_TEST((grid * taken >= rows && (grid - 1) * taken < rows && grid <= resident));
+      }
+    }
+  }
+  static_assert(Launch::shared_bytes(1, 2, 1) == 128 && Launch::shared_bytes(512, 2, 2) == 16384);
+  static_assert(Launch::shared_bytes(2048, 4, 2) == 32768 && Launch::shared_bytes(4097, 2, 2) == 16416);
+  static_assert(Launch::shared_bytes(24576, 2, 2) == Launch::kMostShared);
+  static_assert(Launch::shared_bytes(24577, 2, 2) > Launch::kMostShared);
 }
 
 // Both forms of the transposed tile give every byte its own position inside the tile.

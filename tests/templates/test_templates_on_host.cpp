@@ -39,6 +39,7 @@
 #include "cast/combine.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/elementwise_amax.cuh"
+#include "cast/elementwise_maxima.cuh"
 #include "cast/elementwise_pair.cuh"
 #include "cast/elementwise_rows.cuh"
 #include "cast/source.cuh"
@@ -210,7 +211,9 @@ constexpr int kOfElementwise = kInstantiated<
     &elementwise_amax<ElementwiseOutput<Source>>,
     &elementwise_amax<ElementwisePairOutput<Source, Fused<math::Reproducible32>>>,
     &elementwise_rows<ElementwiseOutput<Source>, Fused<math::Reproducible32>>,
-    &elementwise_rows<ElementwisePairOutput<Source, Fused<math::Reproducible32>>, Fused<math::Reproducible32>>>;
+    &elementwise_rows<ElementwisePairOutput<Source, Fused<math::Reproducible32>>, Fused<math::Reproducible32>>,
+    &elementwise_maxima<ElementwiseOutput<Source>, NothingSummed>,
+    &elementwise_maxima<ElementwisePairOutput<Source, Fused<math::Reproducible32>>, Fused<math::Reproducible32>>>;
 
 template <class In>
 constexpr int kOfQuantizes =
@@ -234,7 +237,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
                 3 * 7);
   using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, ValueConfig{.in_place = true}>;
   using WideInPlace = ValueSource<f32, Fused<math::Fast>, ValueConfig{.in_place = true}>;
-  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 6);
+  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 8);
   constexpr GemmSm90Config kShared{.fast_accumulation = true, .scale_b = template_granularity(kRowwise), .bias = true};
   constexpr auto kWithShared = &gemm_sm90<e4m3fn, e5m2, bf16, kShared>;
   constexpr GemmSm90Config kApart{.tiling = {.m = 64, .n = 128, .stages = 8, .pingpong = true},

@@ -42,10 +42,10 @@ CastSpec cast_of_summed(const ElementwiseSpec& spec) {
 }
 
 std::string print_spec(const ElementwiseSpec& spec) {
-  return fmt::format("elementwise {}{}{}{}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
+  return fmt::format("elementwise {}{}{}{}{}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
                      print_word(spec.pointwise), spec.second ? " second=" : "", print_word(spec.second),
                      spec.row_sum ? " row_sum=" : "", print_word(spec.row_sum), spec.amax ? " amax" : "",
-                     spec.fast_math ? " fast" : "");
+                     spec.maxima ? " maxima" : "", spec.fast_math ? " fast" : "");
 }
 
 namespace {
@@ -78,11 +78,14 @@ void validate_spec(const ElementwiseSpec& spec) {
   if (spec.row_sum && spec.amax) {
     refuse(spec, "amax is set with a row_sum, but no kernel finds both: find the amax in another pass");
   }
+  if (spec.maxima && spec.amax) {
+    refuse(spec, "amax is set with maxima, but no kernel finds both: the amax is the largest of row_amax");
+  }
 }
 
 std::uint64_t hash_spec(const ElementwiseSpec& spec) {
-  return mix(seed<ElementwiseSpec>() + pack(spec.in, spec.fast_math, spec.amax) + mix(spec.pointwise.hash()) +
-             (spec.second ? mix(mix(spec.second.hash())) : 0) +
+  return mix(seed<ElementwiseSpec>() + pack(spec.in, spec.fast_math, spec.amax, spec.maxima) +
+             mix(spec.pointwise.hash()) + (spec.second ? mix(mix(spec.second.hash())) : 0) +
              (spec.row_sum ? mix(mix(mix(spec.row_sum.hash()))) : 0));
 }
 
@@ -91,13 +94,14 @@ void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
   spec.in = reader.dtype(reader.word(1));
   const auto take = [&](const SpecOption& option) -> const char* {
     if (option.word == "amax") return spec.amax = true, "amax";
+    if (option.word == "maxima") return spec.maxima = true, "maxima";
     if (option.word == "fast") return spec.fast_math = true, "fast";
     if (option.key == "of") return spec.pointwise = parse_pointwise(option.value), "the expression";
     if (option.key == "second") return spec.second = parse_pointwise(option.value), "the second expression";
     if (option.key == "row_sum") return spec.row_sum = parse_pointwise(option.value), "the row sum's expression";
     return nullptr;
   };
-  reader.each_option(2, "of=<expression>, second=<expression>, row_sum=<expression>, amax or fast", take);
+  reader.each_option(2, "of=<expression>, second=<expression>, row_sum=<expression>, amax, maxima or fast", take);
 }
 
 // None: there is no end of expressions, and every spec has one.
@@ -132,6 +136,12 @@ TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
   const std::string arguments = spec.second ? fmt::format("{}, ingot::{}", values, kSecondFunctorName) : values;
   const char* const kernel = spec.second ? "elementwise_pair" : "elementwise";
   const char* const output = spec.second ? "ElementwisePairOutput" : "ElementwiseOutput";
+  if (spec.maxima) {
+    return {"cast/elementwise_maxima.cuh",
+            fmt::format("elementwise_maxima<ingot::{}<{}>, ingot::{}>", output, arguments,
+                        spec.row_sum ? kSummedFunctorName : "NothingSummed"),
+            print_spec(spec), functors(spec)};
+  }
   if (spec.row_sum) {
     return {"cast/elementwise_rows.cuh",
             fmt::format("elementwise_rows<ingot::{}<{}>, ingot::{}>", output, arguments, kSummedFunctorName),

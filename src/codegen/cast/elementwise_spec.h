@@ -26,7 +26,10 @@ struct TemplateInstance;
 // element that both expressions read is loaded once. With `amax` also amax[1] = the largest |value| of all outputs,
 // after rounding, as AmaxSpec finds it in another pass: a tensorwise cast of the outputs can take it
 // (CastTensors::known_amax). With a row_sum also sums[rows], in f32: of each row, the sum of a further expression of
-// the same x and inputs, whose values are not rounded, always in the same order (elementwise_rows.cuh).
+// the same x and inputs, whose values are not rounded, always in the same order (elementwise_rows.cuh). With `maxima`
+// also row_amax[rows], the largest |value| that is written of each row, and column_amax[cols] or, of two outputs,
+// [2 * cols], those of each column of output, then of second. They are those of AmaxSpec, too: a cast of the outputs as
+// one matrix with scales of rows and, transposed, of columns can take them (CastTensors::known_transposed_amax).
 struct ElementwiseSpec {
   static constexpr std::string_view kWord = "elementwise";
   Dtype in = Dtype::bf16;
@@ -34,6 +37,7 @@ struct ElementwiseSpec {
   Pointwise second{};      // none: one output
   Pointwise row_sum{};     // none: no sums
   bool amax = false;       // not with a row_sum
+  bool maxima = false;     // not with amax
   bool fast_math = false;  // as in CastSpec
   bool operator==(const ElementwiseSpec&) const = default;
 };

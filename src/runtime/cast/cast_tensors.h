@@ -174,7 +174,8 @@ struct CombineTensors {
 // be `input` or one of the matrices that the expressions read, with the same address and row stride; otherwise it must
 // not overlap them. The outputs must not overlap each other, but may be different columns of one matrix. amax: f32[1]
 // if the spec asks for it; the call clears it first, and it is 0 where there are no elements. sums: f32[1, rows] if the
-// spec has a row_sum, 0 of rows without columns.
+// spec has a row_sum, 0 of rows without columns. With maxima row_amax: f32[1, rows], and column_amax: f32[1, cols] or,
+// with a second expression, f32[1, 2 * cols], those of output's columns first; 0 of extents without elements.
 struct ElementwiseTensors {
   Tensor input;
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
@@ -182,6 +183,8 @@ struct ElementwiseTensors {
   Tensor second{};
   Tensor amax{};
   Tensor sums{};
+  Tensor row_amax{};
+  Tensor column_amax{};
 };
 
 // The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or

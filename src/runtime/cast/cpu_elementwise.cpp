@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cpu_values.h"
@@ -66,6 +67,12 @@ void check_output_overlaps(const ElementwiseSpec& spec, InputRanges inputs, cons
   check_overlaps(inputs, {&output, 1});
 }
 
+Range check_maxima(const char* what, const Tensor& maxima, bool asked, std::int64_t count, const char* because,
+                   Device device) {
+  if (!asked) return check_absent(what, maxima, "the spec does not ask for maxima");
+  return check_vector(what, maxima, Dtype::f32, count, device, because);
+}
+
 }  // namespace
 
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
@@ -85,10 +92,17 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
   const Range sums = spec.row_sum ? check_vector("elementwise sums", tensors.sums, Dtype::f32, tensors.input.rows,
                                                  device, "one for each row of the input")
                                   : check_absent("elementwise sums", tensors.sums, "the spec has no row_sum");
-  for (const Range& vector : {amax, sums}) {
+  const Range maxima[] = {
+      check_maxima("elementwise row_amax", tensors.row_amax, spec.maxima, tensors.input.rows,
+                   "one for each row of the input", device),
+      check_maxima(
+          "elementwise column_amax", tensors.column_amax, spec.maxima, tensors.input.cols * (spec.second ? 2 : 1),
+          spec.second ? "one for each column of output, then of second" : "one for each column of the output", device)};
+  for (const Range& vector : {amax, sums, maxima[0], maxima[1]}) {
     check_overlaps(inputs, {&vector, 1});
     check_overlaps(outputs, {&vector, 1});
   }
+  check_overlaps({&sums, 1}, maxima);
   if (!side_by_side(tensors.output, tensors.second)) check_overlaps({}, outputs);
 }
 
@@ -121,33 +135,49 @@ float sum_of_threads(std::span<float> parts) {
   return total;
 }
 
-// Outputs may be matrices that are read: each piece is read completely before any of it is written. Returns the largest
-// |value|, as bits.
+// The largest |values| that are written, as bits: of each column of both outputs, and of all.
+struct Largest {
+  std::vector<u32> columns;
+  u32 all = 0;
+};
+
+// Outputs may be matrices that are read: each piece is read completely before any of it is written. Writes row_amax.
 template <class In>
-u32 write_values(const Values<In>& values, const Values<In>* second, const ElementwiseTensors& tensors,
-                 ThreadPool& pool) {
+Largest write_values(const Values<In>& values, const Values<In>* second, const ElementwiseTensors& tensors,
+                     ThreadPool& pool) {
   constexpr i64 kPiece = Values<In>::kMaxCount;
-  u32 largest = 0;
+  const Largest none{std::vector<u32>(static_cast<std::size_t>((second != nullptr ? 2 : 1) * values.cols()))};
+  Largest largest = none;
   std::mutex merging;
   pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
     std::array<float, kPiece> read;
     std::array<float, kPiece> read_second;
-    u32 mine = 0;
+    Largest mine = none;
     for (i64 r = begin; r < end; ++r) {
+      u32 of_row = 0;
       for (i64 c = 0; c < values.cols(); c += kPiece) {
         const i64 count = std::min(kPiece, values.cols() - c);
-        const auto write = [&](const std::array<float, kPiece>& from, const Tensor& to) {
+        const auto write = [&](const std::array<float, kPiece>& from, const Tensor& to, i64 first_column) {
           std::transform(from.begin(), from.begin() + count, row<In>(to, r) + c, from_float<In>);
-          for (i64 i = 0; i < count; ++i) mine = std::max(mine, amax_bits(from[static_cast<std::size_t>(i)]));
+          for (i64 i = 0; i < count; ++i) {
+            const u32 bits = amax_bits(from[static_cast<std::size_t>(i)]);
+            u32& of_column = mine.columns[static_cast<std::size_t>(first_column + c + i)];
+            of_column = std::max(of_column, bits);
+            of_row = std::max(of_row, bits);
+          }
         };
         values.read(r, c, count, read.data());
         if (second != nullptr) second->read(r, c, count, read_second.data());
-        write(read, tensors.output);
-        if (second != nullptr) write(read_second, tensors.second);
+        write(read, tensors.output, 0);
+        if (second != nullptr) write(read_second, tensors.second, values.cols());
       }
+      mine.all = std::max(mine.all, of_row);
+      if (tensors.row_amax.data != nullptr) row<float>(tensors.row_amax, 0)[r] = amax_from_bits(of_row);
     }
     const std::lock_guard lock(merging);
-    largest = std::max(largest, mine);
+    largest.all = std::max(largest.all, mine.all);
+    std::ranges::transform(largest.columns, mine.columns, largest.columns.begin(),
+                           [](u32 a, u32 b) { return std::max(a, b); });
   });
   return largest;
 }
@@ -185,8 +215,9 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
       sum_rows<In>(Values<In>(cast_of_summed(spec), {.input = tensors.input, .scale_inv = {}, .inputs = inputs}),
                    tensors.sums, pool);
     }
-    const u32 largest = write_values<In>(values, spec.second ? &second : nullptr, tensors, pool);
-    if (spec.amax) *row<float>(tensors.amax, 0) = amax_from_bits(largest);
+    const Largest largest = write_values<In>(values, spec.second ? &second : nullptr, tensors, pool);
+    if (spec.amax) *row<float>(tensors.amax, 0) = amax_from_bits(largest.all);
+    if (spec.maxima) std::ranges::transform(largest.columns, row<float>(tensors.column_amax, 0), amax_from_bits);
   });
 }
 
