@@ -98,7 +98,9 @@ void CountingBackend::amax(const AmaxSpec& spec, const AmaxTensors& tensors, Str
 
 void CountingBackend::cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
   note(print(spec), stream);
-  inner_->cast(spec, tensors, on(stream));
+  CastTensors given = tensors;
+  if (hides_maxima) given.known_amax = given.known_transposed_amax = {};
+  inner_->cast(spec, given, on(stream));
   if (after_cast) after_cast(spec, tensors, on(stream));
 }
 
@@ -182,7 +184,11 @@ void CountingBackend::combine(const CombineSpec& spec, const CombineTensors& ten
 
 void CountingBackend::elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) {
   note(print(spec), stream);
-  inner_->elementwise(spec, tensors, on(stream));
+  ElementwiseSpec passed = spec;
+  ElementwiseTensors given = tensors;
+  if (hides_maxima) passed.maxima = false;
+  if (hides_maxima) given.row_amax = given.column_amax = {};
+  inner_->elementwise(passed, given, on(stream));
 }
 
 void CountingBackend::cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) {

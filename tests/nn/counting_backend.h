@@ -27,7 +27,8 @@ struct Counts {
   std::vector<const Stream*> streams;           // of each call
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
-  bool pairs_gemms = false;                           // what pairs() says
+  bool hides_maxima = false;  // casts are given no known maxima, and elementwise need not find any
+  bool pairs_gemms = false;   // what pairs() says
   std::vector<std::pair<GemmCall, GemmCall>> asked;   // of pairs() that said so
   std::vector<std::pair<GemmCall, GemmCall>> paired;  // by gemm_pair()
   std::function<void()> before_call;                  // of each operation, once it is counted

@@ -1,6 +1,7 @@
 // The MLPs of a mixture of experts, on the CPU reference: float64's results, situations, the plan and the messages.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -140,6 +141,48 @@ BOOST_FIXTURE_TEST_CASE(a_step_has_few_launches, Fixture) {
   BOOST_TEST(sums == 2);
   BOOST_TEST(grouped == 6);
   BOOST_TEST(others == 1);
+}
+
+// The cast of the activation's gradients takes the maxima that their kernel found, with or without the router's
+// gradient: it has the bits of one that looks for them. Without both of its uses it takes none.
+BOOST_FIXTURE_TEST_CASE(gradients_are_written_with_their_maxima, Fixture) {
+  CountingBackend counting(*backend, &stream);
+  Stream of_counting(counting);
+  const auto finds = [&] {
+    return std::ranges::any_of(counting.calls, [](const std::string& call) {
+      return call.starts_with("elementwise") && call.find(" maxima") != std::string::npos;
+    });
+  };
+  for (const bool gated : {true, false}) {
+    for (const bool lacks : {false, true}) {
+      for (const bool router : {true, false}) {
+        ExpertsMlpCase c = small;
+        c.activation = gated ? "silu(x) * up" : "gelu(x)";
+        c.lacks = lacks;
+        ExpertsMlpRun run(c, counting, of_counting);
+        run.wants.router = router;
+        const auto results = [&](bool hides_maxima) {
+          counting.hides_maxima = hides_maxima;
+          run.enqueue();
+          std::vector<Matrix> all = run.results();
+          if (!router) all[2] = {};  // not written
+          return all;
+        };
+        const std::vector<Matrix> expected = results(true);
+        counting.calls.clear();
+        BOOST_TEST(same(results(false), expected), describe(c));
+        BOOST_TEST(finds());
+      }
+    }
+  }
+  small.grad_weights = false;
+  counting.calls.clear();
+  ExpertsMlpRun(small, counting, of_counting).enqueue();
+  BOOST_TEST(!finds());
+  small.grad_weights = true;
+  small.config = tensorwise();
+  ExpertsMlpRun(small, counting, of_counting).enqueue();
+  BOOST_TEST(!finds());
 }
 
 BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {

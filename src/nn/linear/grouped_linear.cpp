@@ -393,6 +393,12 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
   stamp(t.saved, plan.identity, tokens);
 }
 
+bool takes_known_maxima(const GroupedLinearPlan& plan, const LinearGradients& wants) {
+  const auto& [any, how, spec] = plan.rows.grad_output_of(wants).cast;
+  return any && how == Scaling::dynamic && spec.codes && spec.transposed && spec.scale == kRowwise &&
+         spec.transposed_scale == kColumnwise && !spec.pointwise;
+}
+
 void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend, const GroupedGradOutput& grad_output,
                               const LinearRun& run) {
   const LinearStep step(plan.rows, backend, run);
@@ -404,6 +410,8 @@ void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend, c
                       .transposed = grad_output.codes.transposed,
                       .scale_inv = grad_output.codes.scale_inv};
   if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.codes.transposed_scale_inv;
+  tensors.known_amax = grad_output.row_amax;
+  tensors.known_transposed_amax = grad_output.column_amax;
   cast(step, {"grad_output", "grad_input", "grad_weight"}, order, tensors, {}, run.stream);
 }
 

@@ -148,7 +148,12 @@ struct GroupedGradOutput {
   std::optional<RowIndex> index{};  // as GroupedLinearBackwardTensors::grad_output_index
   LinearGradients wants{};
   Float8View codes{};  // where they go
+  // The largest |value| of each row, f32[tokens], and of each column, f32[N], where they are known already
+  // (takes_known_maxima()). The results have the same bits.
+  Tensor row_amax{}, column_amax{};
 };
+// Does that cast look for the largest |value| of rows and of columns?
+INGOT_API bool takes_known_maxima(const GroupedLinearPlan& plan, const LinearGradients& wants);
 INGOT_API void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend,
                                         const GroupedGradOutput& grad_output, const LinearRun& run);
 

@@ -272,17 +272,21 @@ Float8View gradient_codes(const ExpertsMlpCodes& made, const ExpertsMlpCodes& ke
           .transposed_scale_inv = of_transposed};
 }
 
-// The gradients of the activation's inputs, and of the router's weights.
+// The gradients of the activation's inputs with their maxima, if the cast after it takes these, and of the router's
+// weights.
 void enqueue_activation_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
-                                  const Tensor& grad_activation, const Tensor& grad_hidden, const LinearRun& run) {
+                                  const Tensor& grad_activation, const GroupedGradOutput& grad_hidden,
+                                  const LinearRun& run) {
   const Tensor hidden = plan.saved_memory(t.saved->tokens).hidden.in(t.saved->memory, backend.device());
-  const ElementwiseSpec spec = plan.activation_gradients(t.wants.router);
+  const ElementwiseSpec spec = plan.activation_gradients(t.wants);
   const ElementwiseInputs inputs(spec);
   ElementwiseTensors tensors{
       .input = first_of(plan, hidden),
       .inputs = inputs_of(inputs.all(), second_of(plan, hidden), t.routing.weights, grad_activation),
-      .output = first_of(plan, grad_hidden),
-      .second = second_of(plan, grad_hidden)};
+      .output = first_of(plan, grad_hidden.values),
+      .second = second_of(plan, grad_hidden.values),
+      .row_amax = grad_hidden.row_amax,
+      .column_amax = grad_hidden.column_amax};
   if (t.wants.router) tensors.sums = t.grad_router;
   backend.elementwise(spec, tensors, run.stream);
 }
@@ -312,17 +316,19 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
   }
   if (!t.wants.reaches_hidden()) return;
   const Tensor grad_activation = scratch.grad_activation.in(t.scratch, device);
-  const Tensor grad_hidden = scratch.grad_hidden.in(t.scratch, device);
+  GroupedGradOutput grad_hidden{.values = scratch.grad_hidden.in(t.scratch, device),
+                                .wants = t.wants.of_up(),
+                                .row_amax = scratch.row_amax.in(t.scratch, device),
+                                .column_amax = scratch.column_amax.in(t.scratch, device)};
   clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
   grad_input_of(plan.down, t.down, of_output, grad_activation);
   enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
   if (!t.wants.input && !t.wants.up_weight) return;
-  const Float8View of_hidden = gradient_codes(scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
-  cast_grouped_grad_output(plan.up, backend, {.values = grad_hidden, .wants = t.wants.of_up(), .codes = of_hidden},
-                           run);
+  grad_hidden.codes = gradient_codes(scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
+  cast_grouped_grad_output(plan.up, backend, grad_hidden, run);
   if (!t.wants.input) return;
   const Tensor grad_rows = scratch.grad_rows.in(t.scratch, device);
-  grad_input_of(plan.up, t.up, of_hidden, grad_rows);
+  grad_input_of(plan.up, t.up, grad_hidden.codes, grad_rows);
   backend.combine({.in = grad_rows.dtype}, {.input = grad_rows, .index = t.routing.rows, .output = t.grad_input},
                   run.stream);
 }

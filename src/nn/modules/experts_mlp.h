@@ -73,6 +73,7 @@ struct ExpertsMlpKeptMemory {
 
 struct ExpertsMlpBackwardScratch {
   TensorPlace grad_hidden{};                       // [M, H] or [M, 2 * H]
+  TensorPlace row_amax{}, column_amax{};           // f32[M], f32[H] or f32[2 * H]: if plan.finds_maxima(wants)
   ExpertsMlpCodes down{};                          // [M, K]: of grad_output
   TensorPlace grad_activation{};                   // [M, H]
   ExpertsMlpCodes up{};                            // [M, H] or [M, 2 * H]: of grad_hidden
@@ -104,8 +105,10 @@ struct INGOT_API ExpertsMlpPlan {
   std::uint64_t identity = 0;  // as LinearPlan::identity
 
   std::int64_t hidden_columns() const { return gated ? 2 * shape.hidden : shape.hidden; }
-  // Of x and, gated, of up; with the sums over rows that are the router's gradients.
-  ElementwiseSpec activation_gradients(bool router) const;
+  // Of x and, gated, of up; with the sums over rows that are the router's gradients, and with the maxima that the cast
+  // of these gradients would look for, one for each row and one for each column.
+  ElementwiseSpec activation_gradients(const ExpertsMlpGradients& wants) const;
+  bool finds_maxima(const ExpertsMlpGradients& wants) const;
 
   ExpertsMlpSavedMemory saved_memory(std::int64_t rows) const;
   // observed: for runs whose observer wants values.

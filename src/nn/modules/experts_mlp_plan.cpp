@@ -92,11 +92,16 @@ ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
   return plan;
 }
 
-ElementwiseSpec ExpertsMlpPlan::activation_gradients(bool router) const {
+bool ExpertsMlpPlan::finds_maxima(const ExpertsMlpGradients& wants) const {
+  return takes_known_maxima(up, wants.of_up());
+}
+
+ElementwiseSpec ExpertsMlpPlan::activation_gradients(const ExpertsMlpGradients& wants) const {
   return {.in = up.rows.dtypes.input,
           .pointwise = by_x,
           .second = by_up,
-          .row_sum = router ? by_router : Pointwise{},
+          .row_sum = wants.router ? by_router : Pointwise{},
+          .maxima = finds_maxima(wants),
           .fast_math = fast_math};
 }
 
@@ -137,6 +142,10 @@ ExpertsMlpBackwardScratch ExpertsMlpPlan::backward_scratch(std::int64_t rows, co
   const Dtype dtype = up.rows.dtypes.input;
   MemoryPlaces places;
   if (wants.reaches_hidden()) places.values(scratch.grad_hidden, dtype, rows, hidden_columns());
+  if (finds_maxima(wants)) {
+    places.floats(scratch.row_amax, rows);
+    places.floats(scratch.column_amax, hidden_columns());
+  }
   // What the second layer's step needs is free again when the first one's runs.
   MemoryPlaces of_down = places;
   MemoryPlaces of_up = places;
