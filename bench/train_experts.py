@@ -154,28 +154,35 @@ def speeds(torch: Any, transformers: Any, size: Size, options: argparse.Namespac
     text = text_of_repository(torch)
     for name, contender in calls.items():
         torch.cuda.empty_cache()
-        trainer = Trainer(torch, transformers, size, options.device, contender, 0, text)
-        for _ in range(3):
-            trainer.step()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(options.rounds):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(4):
-                loss = trainer.step()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 4)
-        ms = statistics.median(times)
-        peak = torch.cuda.max_memory_allocated()
-        found.append({"contender": name, "ms": round(ms, 3), "ms_min": round(min(times), 3), "ms_max": round(max(times), 3), "tokens_per_s": round(size.batch * size.tokens / ms * 1e3), "peak_bytes": peak, "loss": round(float(loss), 4)})
-        del trainer
-    base = next((each["ms"] for each in found if each["contender"] == "bf16, compiled"), None)
+        try:
+            found.append({"contender": name, **speed(torch, transformers, size, options, contender, text)})
+        except Exception as error:  # such as no memory: the others still count
+            found.append({"contender": name, "error": f"{type(error).__name__}: {error}"[:300]})
+    base = next((each["ms"] for each in found if each["contender"] == "bf16, compiled" and "ms" in each), None)
     for each in found if base else []:
-        each["over_bf16_compiled"] = round(base / each["ms"], 4)
+        if "ms" in each:
+            each["over_bf16_compiled"] = round(base / each["ms"], 4)
     return found
+
+
+def speed(torch: Any, transformers: Any, size: Size, options: argparse.Namespace, contender: tuple[Callable, bool], text: Any) -> dict[str, Any]:
+    trainer = Trainer(torch, transformers, size, options.device, contender, 0, text)
+    for _ in range(3):
+        trainer.step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(options.rounds):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(4):
+            loss = trainer.step()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 4)
+    ms = statistics.median(times)
+    peak = torch.cuda.max_memory_allocated()
+    return {"ms": round(ms, 3), "ms_min": round(min(times), 3), "ms_max": round(max(times), 3), "tokens_per_s": round(size.batch * size.tokens / ms * 1e3), "peak_bytes": peak, "loss": round(float(loss), 4)}
 
 
 def main() -> int:

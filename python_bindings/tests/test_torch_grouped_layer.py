@@ -230,6 +230,12 @@ def test_experts_mlp(device):
     for name in REFUSED:
         with pytest.raises(LinearError, match=f"^experts \"moe\" recipe: '{name}' is not one of {TAKEN}$"):
             experts_mlp(x, index, weights, gate_up, down, LinearOptions(name, name="moe"))
+    for act, message in (
+        (call(x, index.to("meta"), weights, gate_up, down), "experts_mlp top_k_index: is on meta and hidden_states on .*: load its values"),
+        (call(x, index, weights, gate_up, down.bfloat16()), "experts_mlp down_weight: is torch.bfloat16, but gate_up_weight is torch.float32"),
+    ):  # fmt: skip
+        with pytest.raises(LinearError, match=message):
+            act()
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
 

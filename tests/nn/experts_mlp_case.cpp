@@ -109,6 +109,7 @@ ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& 
   copy(tokens_, rows_.tokens);
   copy(of_tokens_, rows_.of_tokens);
   copy(ends_, rows_.ends);
+  reset();
 }
 
 ExpertsRouting ExpertsMlpRun::routing() const {
@@ -158,6 +159,15 @@ ExpertsMlpWeightGradientTensors ExpertsMlpRun::weight_gradient_tensors() {
           .accumulate_down = case_.accumulate};
 }
 
+void ExpertsMlpRun::reset() {
+  for (DeviceMatrix* const each : {&output_, &grad_input_, &grad_router_, &grad_up_, &grad_down_}) {
+    each->poison(*stream_);
+  }
+  if (!case_.accumulate) return;
+  grad_up_.write(before_up_, *stream_);
+  grad_down_.write(before_down_, *stream_);
+}
+
 void ExpertsMlpRun::enqueue(bool known_amax) {
   const LinearRun run{*stream_};
   const auto cast = [&](const GroupedLinearPlan& layer, const Tensor& weight, const MemoryRegion& into,
@@ -168,10 +178,6 @@ void ExpertsMlpRun::enqueue(bool known_amax) {
   };
   up_view_ = cast(plan.up, up_memory_, up_codes_, up_amax_);
   down_view_ = cast(plan.down, down_memory_, down_codes_, down_amax_);
-  if (case_.accumulate) {
-    grad_up_.write(before_up_, *stream_);
-    grad_down_.write(before_down_, *stream_);
-  }
   experts_mlp_forward(plan, *backend_, forward_tensors(), run);
   ExpertsMlpBackwardTensors backward = backward_tensors();
   if (known_amax && plan.up.weight_amax_count() != 0) {

@@ -31,6 +31,8 @@ class ExpertsMlpRun {
 
   // Casts the weights, and runs both ways. known_amax: backward's cast of the weights takes the maxima of forward's.
   void enqueue(bool known_amax = true);
+  // Outputs and gradients as they were before a step.
+  void reset();
   // Fails for whatever is too far from float64's.
   void check(const std::string& what) const;
   // Output, then the gradients of input, router, up and down.

@@ -89,11 +89,13 @@ BOOST_FIXTURE_TEST_CASE(bits_do_not_depend_on_what_is_kept, Fixture) {
     ExpertsMlpRun kept(small, *backend, stream);
     kept.enqueue();
     const std::vector<Matrix> expected = kept.results();
+    kept.reset();
     kept.enqueue();
     BOOST_TEST(same(kept.results(), expected));
     small.config = casting_weight_again(config);
     ExpertsMlpRun again(small, *backend, stream);
     for (const bool known : {true, false}) {
+      again.reset();
       again.enqueue(known);
       BOOST_TEST(same(again.results(), expected), print(config) << (known ? ", known maxima" : ""));
     }
@@ -116,6 +118,7 @@ BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
   const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
   tensors.saved = nullptr;
   tensors.scratch = scratch;
+  all.reset();
   experts_mlp_forward(all.plan, *backend, tensors, {stream});
   BOOST_TEST((all.results()[0].values == expected[0].values));
 }
@@ -241,7 +244,8 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
                  {"up_codes: is missing", "cast_expert_weights() makes them"});
   check_contains(forward([](auto& t) { t.down_codes.scale_inv = {}; }), {"down_codes: is missing"});
   check_contains(forward([](auto& t) { t.scratch.bytes = 5; }), {"scratch: has 5 bytes, but needs "});
-  check_contains(forward([](auto& t) { t.scratch = t.saved->memory; }), {"experts \"moe\" s"});
+  check_contains(forward([](auto& t) { t.scratch = t.saved->memory; }),
+                 {"experts \"moe\" saved: overlaps the scratch"});
 
   check_contains(backward([](auto& t) { t.saved = nullptr; }), {"backward: has no forward() before it"});
   check_contains(backward([](auto& t) { t.routing.tokens.rows = 13; }),
@@ -251,6 +255,11 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
   check_contains(backward([](auto& t) { t.down.codes = {}; }), {"down: is missing"});
   check_contains(backward([](auto& t) { t.kept_up = {}; }), {"kept_up: is missing"});
   check_contains(backward([](auto& t) { t.kept_down.bytes = 7; }), {"kept_down: has 7 bytes"});
+  check_contains(backward([](auto& t) { t.kept_down = t.kept_up; }), {"kept_"});
+  check_contains(backward([](auto& t) { t.kept_up = t.saved->memory; }), {"kept_up: overlaps saved"});
+  check_contains(backward([](auto& t) { t.down.weight_amax = t.grad_router; }),
+                 {"down: has maxima, but its cast in backward takes none that forward's finds"});
+  check_contains(backward([](auto& t) { t.routing.ends.data = nullptr; }), {"ends: has a null data pointer"});
   check_contains(backward([](auto& t) { t.grad_input = t.grad_output; }), {"grad_input: overlaps"});
 
   check_contains(of_weights([](auto& t) { t.grad_up.rows = 3; }), {"grad_up: is bf16[3, 32]"});

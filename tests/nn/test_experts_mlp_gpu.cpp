@@ -30,6 +30,7 @@ struct Fixture {
     if (c.tokens == 0) return;
     Graph graph(stream, [&] { run.enqueue(); });
     for (int replay = 0; replay < 2; ++replay) {
+      run.reset();
       graph.replay(stream);
       const std::vector<Matrix> again = run.results();
       for (std::size_t i = 0; i < first.size(); ++i) {

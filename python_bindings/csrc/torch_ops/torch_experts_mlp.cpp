@@ -216,7 +216,8 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   ExpertsKept kept{TorchRegion(keeps.up_bytes, device), TorchRegion(keeps.down_bytes, device)};
   {
     TorchRegion left;
-    if (wants.reaches_hidden()) {
+    const bool has_left = all.tensor<"codes">().given() || !plan.down.weight_again.any;
+    if (wants.reaches_hidden() && has_left) {
       left = left_by_forward(of, "codes", all.tensor<"codes">(), of.left.bytes, device);
     }
     const ExpertsRegions of_left = regions_of(of.left, left.region());

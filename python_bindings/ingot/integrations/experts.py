@@ -250,11 +250,12 @@ def _run_product(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: Option
             continue
         columns = 2 * k if activation is not None else k
         input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)
-        options = LinearOptions(recipe, "experts")
-        with torch.no_grad():
-            grouped_linear(input, weight, ends=ends, options=options, activation=activation)
-        output = grouped_linear(input, weight, ends=ends, options=options, activation=activation)
-        torch.autograd.grad(output, (input, weight), torch.empty_like(output))
+        for fast in (False, True):
+            options = LinearOptions(recipe, "experts", fast_gradients=fast)
+            with torch.no_grad():
+                grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+            output = grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+            torch.autograd.grad(output, (input, weight), torch.empty_like(output))
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)

@@ -115,8 +115,11 @@ def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
         if operand.device != device:
             remedy = "load its values first" if operand.is_meta else "move one with .to()"
             raise LinearError(f"experts_mlp {name}: is on {operand.device} and hidden_states on {device}: {remedy}")
-        if operand.dtype not in HIGH_PRECISION:
+        if operand.dtype not in HIGH_PRECISION and name != "top_k_index":
             raise LinearError(f"experts_mlp {name}: is {operand.dtype}, expected float32, bfloat16 or float16")
+    dtypes = operands["gate_up_weight"].dtype, operands["down_weight"].dtype
+    if dtypes[0] != dtypes[1]:
+        raise LinearError(f"experts_mlp down_weight: is {dtypes[1]}, but gate_up_weight is {dtypes[0]}: convert one with .to()")
 
 
 def mlp_of_rows(
@@ -130,8 +133,9 @@ def mlp_of_rows(
     has_all: bool = True,
 ) -> torch.Tensor:
     """experts_mlp() without the checks of shapes; has_all: as routed() has it."""
-    _check_operands({"hidden_states": hidden_states, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
-    if is_transformed(hidden_states, gate_up_weight):
+    operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
+    _check_operands({**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
+    if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight):
         refuse_transforms(SubjectOfExperts("experts", options))
     if _exports():  # an exported program has grouped layers
         first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)

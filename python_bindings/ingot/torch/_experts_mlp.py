@@ -12,6 +12,7 @@ from .. import _core
 from . import _operators as ops
 from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse, refuse_second_derivative_of_experts
 from ._errors import LinearError, from_operator
+from ._fsdp_units import frees_weights, frees_weights_of_trace
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
@@ -102,6 +103,10 @@ def _(tokens, plan, wants) -> int:
     return 2 * tokens[0] * features * (of_up * up + of_down * hidden)
 
 
+def _frees_weights() -> bool:
+    return frees_weights_of_trace() if torch.compiler.is_compiling() else frees_weights()
+
+
 def _wants_of(needs) -> int:
     bits = (ops.INPUT, ROUTER, _UP, _DOWN)
     return sum(bit for bit, need in zip(bits, needs) if need)
@@ -114,7 +119,9 @@ class _ExpertsMlp(torch.autograd.Function):
     def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, *main_grads):
         needs = ctx.needs_input_grad
         index = tokens, rows, ends
-        keep = (ops.KEEP_CODES if any(needs[:3]) else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
+        # Maxima of weights that FSDP2 gathers again would be those of other values, if they changed in between.
+        leaves = any(needs[:3]) and not (reads_weight and _frees_weights())
+        keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
         output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *index, plan, keep)
         ctx.name, ctx.plan, ctx.wants = name, plan, _wants_of(needs)
         ctx.main_grads = main_grads  # not saved as autograd does: accumulation changes them before backward
@@ -187,7 +194,8 @@ def run_experts_mlp(
         if main_grad is not None and main_grad.dtype != torch.float32:
             refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
     wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
-    again = not wanted or casts_weight_again(options.keep_weight_codes, input, wanted)
+    # Of rows, whose number the GEMMs have, not of tokens.
+    again = not wanted or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
     sizes = up.shape[0], up.shape[2], down.shape[2]
     rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts)

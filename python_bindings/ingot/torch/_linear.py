@@ -79,7 +79,8 @@ class LinearOptions(ops.HoldsPlans):
     recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md).
     name: the layer's name in messages.
     keep_weight_codes: forward keeps the weight's FP8 codes for backward, 2 bytes for each of its elements. False: it
-    keeps none, and backward casts the weight again, which must not have changed since. None: they are kept for fewer
+    keeps none, and backward casts the weight again, which must not have changed since: experts_mlp() keeps the maxima of
+    its values. None: they are kept for fewer
     than 4096 tokens, for which the cast would be felt, unless FSDP2 frees weights after forward. The results are the same
     bits.
     fast_gradients: the GEMMs of the gradients sum in the tensor core throughout, as forward's does (use_fast_accum), and as

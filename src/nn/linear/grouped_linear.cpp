@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <optional>
 
-#include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -17,114 +16,6 @@
 #include "ingot/runtime/cast/row_index.h"
 
 namespace ingot {
-namespace {
-
-// ---- the plan ------------------------------------------------------------------------------------------------------
-
-void check_options(const std::string& subject, const GroupedLinearPlanOptions& options) {
-  const auto refuse = [&](const char* what, const std::string& why) {
-    refuse_argument(fmt::format("{} {}", subject, what).c_str(), why);
-  };
-  if (options.experts < 1 || options.experts > kMostExperts) {
-    refuse("experts", fmt::format("is {}, but must be 1 to {}", options.experts, kMostExperts));
-  }
-  if (options.fusion.epilogue) refuse("epilogue", "is set, but grouped GEMMs have none: apply it to the output");
-  if (options.shape.bias) refuse("bias", "is set, but grouped GEMMs add none: add each expert's to its rows");
-  const LinearConfig& config = options.config;
-  for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
-    if (!is_float8(*gemm)) {
-      refuse("config", fmt::format("is \"{}\", but all three GEMMs of experts must be in FP8", print(config)));
-    }
-    for (const Cast& cast : {*gemm->a, *gemm->b}) {
-      const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
-      if (whole && cast.scaling == Scaling::dynamic) continue;
-      refuse("config", fmt::format("is \"{}\", but the scales of experts are dynamic, of tensors or rows: take "
-                                   "tensorwise or rowwise",
-                                   print(config)));
-    }
-  }
-  if (config.input == OtherCodes::together && config.weight != OtherCodes::folded) return;
-  refuse("config",
-         fmt::format("is \"{}\", but experts' inputs are cast together, and no scale_inv are folded", print(config)));
-}
-
-LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
-  if (!casts.codes && !casts.transposed) return {};
-  LinearCast cast{.any = true, .spec = cast_spec(casts, in)};
-  cast.spec.stacked = true;
-  return cast;
-}
-
-std::uint64_t identity_of(const GroupedLinearPlan& plan) {
-  std::uint64_t hash = mix(plan.rows.identity + static_cast<std::uint64_t>(plan.experts));
-  for (const LinearCast* cast : {&plan.weight, &plan.weight_again}) {
-    hash = mix(hash + (cast->any ? hash_value(cast->spec) : 0));
-  }
-  return hash;
-}
-
-}  // namespace
-
-GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
-  const std::string subject =
-      options.subject.empty() ? fmt::format("grouped linear \"{}\"", options.name) : options.subject;
-  validate(options.config);
-  check_options(subject, options);
-  LinearConfig of_rows = options.config;
-  of_rows.weight = OtherCodes::together;  // so that the plan of the rows has no room for a weight
-  GroupedLinearPlan plan{.rows = linear_plan({.name = options.name,
-                                              .config = of_rows,
-                                              .shape = options.shape,
-                                              .dtypes = options.dtypes,
-                                              .fusion = options.fusion,
-                                              .grad_weight = options.grad_weight,
-                                              .subject = subject}),
-                         .experts = options.experts};
-  plan.weight = weight_cast(weight_casts(options.config), *plan.rows.dtypes.weight);
-  plan.weight_again = weight_cast(weight_casts_again(options.config), *plan.rows.dtypes.weight);
-  plan.output_gemm = {.gemm = plan.rows.output_gemm[0]};
-  plan.grad_input_gemm = {.gemm = plan.rows.grad_input_gemm};
-  plan.grad_weight_gemm = {.gemm = plan.rows.grad_weight_gemm, .along_k = true};
-  plan.identity = identity_of(plan);
-  return plan;
-}
-
-namespace {
-
-// The maxima that forward's cast of the weights and backward's have in common.
-std::optional<ScaleGranularity> shared_maxima(const GroupedLinearPlan& plan) {
-  const CastSpec& first = plan.weight.spec;
-  const CastSpec& again = plan.weight_again.spec;
-  if (!plan.weight.any || !plan.weight_again.any || first.transposed || again.codes) return {};
-  if (first.scale == kTensorwise && again.scale == kTensorwise) return kTensorwise;
-  if (first.scale == kRowwise && again.scale == kColumnwise) return kColumnwise;
-  return {};
-}
-
-}  // namespace
-
-std::int64_t GroupedLinearPlan::weight_amax_count() const {
-  const std::optional<ScaleGranularity> maxima = shared_maxima(*this);
-  return maxima ? experts * scale_count(*maxima, rows.shape.out_features, rows.shape.in_features) : 0;
-}
-
-LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
-  if (!cast.any) return {};
-  MemoryPlaces places;
-  LinearWeightMemory memory =
-      place_weights(places, cast.spec, rows.shape.out_features, rows.shape.in_features, experts);
-  memory.bytes = std::max(places.bytes(), kLinearAlignment);
-  return memory;
-}
-
-std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
-  return rows.forward_scratch(placed_tokens(tokens), pass, observed).bytes;
-}
-
-std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
-  const std::size_t of_rows = rows.backward_scratch(placed_tokens(tokens), wants).bytes;
-  return wants.input ? of_rows + weight_again_memory().bytes : of_rows;
-}
 
 namespace {
 
@@ -314,7 +205,8 @@ void report_weights(const GroupedLinearPlan& plan, const CastSpec& spec, const C
   event.tensor = "weight";
   if (spec.codes) {
     const bool by_expert = spec.scale == kTensorwise;
-    const bool has_values = !by_expert || tensors.input.row_stride == tensors.input.cols;
+    const auto dense = [](const Tensor& stack) { return stack.row_stride == stack.cols; };
+    const bool has_values = !by_expert || (dense(tensors.input) && dense(tensors.codes));
     const auto seen = [&](const Tensor& stack) { return by_expert ? one_in_each_row(stack, plan.experts) : stack; };
     event.gemms = "output";
     event.values = has_values ? seen(tensors.input) : Tensor{};
@@ -342,7 +234,7 @@ Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpe
   tensors.transposed = all.transposed;
   tensors.scale_inv = all.scale_inv;
   if (spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
-  if (is_given(tensors.found_amax)) spec.found_amax = shared_maxima(plan);
+  if (is_given(tensors.found_amax)) spec.found_amax = plan.weight_amax_granularity();
   backend.cast(spec, tensors, run.stream);
   if (run.observer != nullptr) report_weights(plan, spec, tensors, run);
   return all;

@@ -66,6 +66,7 @@ struct INGOT_API GroupedLinearPlan {
   // The f32 values of the weights' maxima that forward's cast can leave for backward's, which then reads the weights
   // once less: one for each expert (tensorwise) or for each column of each (rowwise). 0 if it has no use for them.
   std::int64_t weight_amax_count() const;
+  std::optional<ScaleGranularity> weight_amax_granularity() const;
   LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(placed_tokens(tokens)); }
   // observed: for runs whose observer wants values.
   std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;

@@ -38,6 +38,7 @@ class ExpertsChecker : public LinearChecker {
       refuse("ends", fmt::format("are of {} experts, but the layers have {}", ends.experts, plan_->up.experts));
     }
     if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
+    index("ends", {.data = ends.data, .rows = ends.experts, .device = ends.device}, ends.experts);
   }
   void routing(const ExpertsRouting& routing, std::int64_t tokens) const {
     ends(routing.ends);
@@ -57,6 +58,12 @@ class ExpertsChecker : public LinearChecker {
   }
   void weight(const char* name, const GroupedLinearPlan& layer, const ExpertsBackwardWeight& weight) const {
     const auto [in, out, bias] = layer.rows.shape;
+    const std::int64_t maxima = layer.weight_amax_count();
+    if (is_given(weight.weight_amax)) {
+      if (maxima == 0)
+        refuse(name, "has maxima, but its cast in backward takes none that forward's finds: leave them out");
+      all({name, &weight.weight_amax}, Dtype::f32, ", as maxima are", 1, maxima, "the weights' maxima");
+    }
     if (layer.weight_again.any) {
       return all({name, &weight.weight}, *layer.rows.dtypes.weight, ", the plan's dtype", layer.experts * out, in,
                  "[experts * out_features, in_features]");
@@ -64,6 +71,18 @@ class ExpertsChecker : public LinearChecker {
     const CastSpec& cast = layer.weight.spec;
     one_set(name, weight.codes.transposed, weight.codes.transposed_scale_inv, cast, layer.experts * in, out,
             layer.experts * scale_count(cast.transposed_scale.value_or(cast.scale), out, in));
+  }
+  // Memory that a call needs, of a region that may be larger.
+  struct Part {
+    MemoryRegion region;
+    std::size_t bytes;
+  };
+  void apart(const char* name, const Part& one, const char* of_other, const Part& other) const {
+    if (one.region.data == nullptr || other.region.data == nullptr || one.bytes == 0 || other.bytes == 0) return;
+    const auto* const first = static_cast<const std::byte*>(one.region.data);
+    const auto* const second = static_cast<const std::byte*>(other.region.data);
+    if (second >= first + one.bytes || first >= second + other.bytes) return;
+    refuse(name, fmt::format("overlaps {}: give it separate memory", of_other));
   }
   void wanted(const NamedTensor& grad, bool wanted) const {
     if (!wanted) refuse(grad.name, "is given, but backward did not want it, and kept nothing for it");
@@ -106,7 +125,9 @@ void check_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMl
   check.routing(t.routing, t.input.rows);
   check.codes("up_codes", plan.up, t.up_codes);
   check.codes("down_codes", plan.down, t.down_codes);
-  check.disjoint(output, {input, weights});
+  const Tensor tokens = bytes_of(t.routing.tokens);
+  const Tensor named = bytes_of(t.routing.rows);
+  check.disjoint(output, {input, weights, {"routing.tokens", &tokens}, {"routing.rows", &named}});
   const std::int64_t rows = t.routing.tokens.rows;
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   const std::size_t saved = t.saved != nullptr ? plan.saved_memory(rows).bytes : 0;
@@ -147,10 +168,16 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
   check.region("kept_up", t.kept_up, kept.up_bytes, tensors);
   check.region("kept_down", t.kept_down, kept.down_bytes, tensors);
+  check.apart("kept_up", {t.kept_up, kept.up_bytes}, "kept_down", {t.kept_down, kept.down_bytes});
+  const std::size_t saved = plan.saved_memory(rows).bytes;
+  check.apart("kept_up", {t.kept_up, kept.up_bytes}, "saved", {t.saved->memory, saved});
+  check.apart("kept_down", {t.kept_down, kept.down_bytes}, "saved", {t.saved->memory, saved});
   if (gives_scratch(run.stream)) return;
   const std::size_t scratch = plan.backward_scratch(rows, t.wants).bytes;
   check.scratch(t.scratch, scratch, tensors);
-  check.saved_apart(t.saved->memory, plan.saved_memory(rows).bytes, t.scratch, scratch);
+  check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
+  check.apart("kept_up", {t.kept_up, kept.up_bytes}, "the scratch", {t.scratch, scratch});
+  check.apart("kept_down", {t.kept_down, kept.down_bytes}, "the scratch", {t.scratch, scratch});
 }
 
 void check_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpWeightGradientTensors& t,
@@ -308,6 +335,7 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
     multiply_grouped_grad_input(layer, backend, tensors, codes, of_weight, run);
   };
 
+  const ObservedRange range(run.observer, plan.down.rows.name, "backward");
   const Float8View of_output = gradient_codes(scratch.down, kept.down, t.scratch, t.kept_down, rows, device);
   if (t.wants.reaches_hidden() || t.wants.down_weight) {
     cast_grouped_grad_output(
@@ -324,6 +352,7 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
   grad_input_of(plan.down, t.down, of_output, grad_activation);
   enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
   if (!t.wants.input && !t.wants.up_weight) return;
+  const ObservedRange of_up(run.observer, plan.up.rows.name, "backward");
   grad_hidden.codes = gradient_codes(scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
   cast_grouped_grad_output(plan.up, backend, grad_hidden, run);
   if (!t.wants.input) return;
@@ -340,6 +369,7 @@ void enqueue_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, cons
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
   const auto grad_weight = [&](const GroupedLinearPlan& layer, const LinearSaved& of_layer, const Float8View& codes,
                                const Tensor& into, bool accumulate) {
+    const ObservedRange range(run.observer, layer.rows.name, "backward");
     GroupedLinearBackwardTensors tensors{.saved = &of_layer, .ends = t.ends, .grad_output = {}};
     tensors.grad_weight = into;
     tensors.accumulate = accumulate;
