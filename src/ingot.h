@@ -43,6 +43,7 @@
 #include "ingot/nn/observe/ranges.h"
 #include "ingot/nn/planning/conversion.h"
 #include "ingot/nn/planning/gpu_mesh.h"
+#include "ingot/nn/planning/known_models.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/planning/model_shape.h"
 #include "ingot/nn/planning/step_estimate.h"

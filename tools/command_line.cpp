@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/nn/recipe/linear_gemms.h"
+#include "ingot/nn/planning/known_models.h"
 #include "usage_error.h"
 
 namespace ingot::tools {

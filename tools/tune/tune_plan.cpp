@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/nn/planning/known_models.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/jit/recorder.h"

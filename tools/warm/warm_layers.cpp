@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ingot/nn/recipe/linear_gemms.h"
+#include "ingot/nn/planning/known_models.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"

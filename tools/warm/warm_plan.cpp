@@ -19,7 +19,6 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/layer_runs.h"
-#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/jit/recorder.h"

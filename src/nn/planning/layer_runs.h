@@ -14,8 +14,8 @@
 
 #include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
+#include "ingot/nn/planning/known_models.h"
 #include "ingot/nn/recipe/config.h"
-#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/context/context.h"
