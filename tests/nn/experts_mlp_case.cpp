@@ -16,6 +16,7 @@ ExpertsMlpPlan plan_of(const ExpertsMlpCase& c) {
                            .shape = {.features = c.features, .hidden = c.hidden},
                            .dtypes = {.input = c.dtype},
                            .activation = c.activation,
+                           .fast_math = c.fast_math,
                            .grad_weight = c.grad_weights});
 }
 

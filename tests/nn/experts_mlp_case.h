@@ -21,6 +21,7 @@ struct ExpertsMlpCase {
   bool accumulate = false;
   bool lacks = false;  // other ranks have every third choice's expert
   bool grad_weights = true;
+  bool fast_math = false;
 };
 
 std::string describe(const ExpertsMlpCase& c);

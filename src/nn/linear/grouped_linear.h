@@ -49,6 +49,9 @@ struct GroupedLinearPlanOptions {
   std::string subject{};    // what messages call it; default: grouped linear "<name>"
 };
 
+// Is it a config that grouped_linear_plan() takes? Of the recipes, tensorwise() and rowwise() are.
+INGOT_API bool experts_take(const LinearConfig& config);
+
 // A plain value, as LinearPlan is.
 struct INGOT_API GroupedLinearPlan {
   LinearPlan rows{};  // of a layer with all rows: how input and grad_output are cast; its shape is one expert's

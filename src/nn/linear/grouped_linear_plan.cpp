@@ -13,6 +13,21 @@
 namespace ingot {
 namespace {
 
+// Why no groups take the config, or empty.
+std::string fault_of(const LinearConfig& config) {
+  const auto fault = [&](const char* why) { return fmt::format("is \"{}\", but {}", print(config), why); };
+  for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
+    if (!is_float8(*gemm)) return fault("all three GEMMs of experts must be in FP8");
+    for (const Cast& cast : {*gemm->a, *gemm->b}) {
+      const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
+      if (whole && cast.scaling == Scaling::dynamic) continue;
+      return fault("the scales of experts are dynamic, of tensors or rows: take tensorwise or rowwise");
+    }
+  }
+  if (config.input == OtherCodes::together && config.weight != OtherCodes::folded) return {};
+  return fault("experts' inputs are cast together, and no scale_inv are folded");
+}
+
 void check_options(const std::string& subject, const GroupedLinearPlanOptions& options) {
   const auto refuse = [&](const char* what, const std::string& why) {
     refuse_argument(fmt::format("{} {}", subject, what).c_str(), why);
@@ -22,22 +37,7 @@ void check_options(const std::string& subject, const GroupedLinearPlanOptions& o
   }
   if (options.fusion.epilogue) refuse("epilogue", "is set, but grouped GEMMs have none: apply it to the output");
   if (options.shape.bias) refuse("bias", "is set, but grouped GEMMs add none: add each expert's to its rows");
-  const LinearConfig& config = options.config;
-  for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
-    if (!is_float8(*gemm)) {
-      refuse("config", fmt::format("is \"{}\", but all three GEMMs of experts must be in FP8", print(config)));
-    }
-    for (const Cast& cast : {*gemm->a, *gemm->b}) {
-      const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
-      if (whole && cast.scaling == Scaling::dynamic) continue;
-      refuse("config", fmt::format("is \"{}\", but the scales of experts are dynamic, of tensors or rows: take "
-                                   "tensorwise or rowwise",
-                                   print(config)));
-    }
-  }
-  if (config.input == OtherCodes::together && config.weight != OtherCodes::folded) return;
-  refuse("config",
-         fmt::format("is \"{}\", but experts' inputs are cast together, and no scale_inv are folded", print(config)));
+  if (const std::string fault = fault_of(options.config); !fault.empty()) refuse("config", fault);
 }
 
 LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
@@ -56,6 +56,8 @@ std::uint64_t identity_of(const GroupedLinearPlan& plan) {
 }
 
 }  // namespace
+
+bool experts_take(const LinearConfig& config) { return fault_of(config).empty(); }
 
 GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
   const std::string subject =

@@ -7,34 +7,22 @@
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/mlp.h"
 #include "ingot/nn/modules/norm_linear.h"
+#include "ingot/nn/planning/experts_runs.h"
+#include "ingot/nn/planning/run_tensors.h"
 #include "ingot/runtime/context/dry_run.h"
-#include "ingot/runtime/core/buffer.h"
-#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 namespace {
 
-// Tensors of one dtype and device.
-class Zeros {
- public:
-  Zeros(Backend& backend, Stream& stream) : backend_(&backend), stream_(&stream) {}
-
-  OwnedTensor operator()(Dtype dtype, std::int64_t rows, std::int64_t cols) const {
-    OwnedTensor tensor(*backend_, dtype, rows, cols);
-    backend_->device_api().fill_zero(tensor.view().data, byte_span(tensor, "tensor of a layer's run"), *stream_);
-    return tensor;
-  }
-
- private:
-  Backend* backend_;
-  Stream* stream_;
-};
-
-struct Resources {
-  Backend& backend;
-  Stream& stream;
-  Zeros zeros;
-};
+template <class Layer>
+ExpertsSize size_of(const Layer& layer) {
+  return {.name = layer.name,
+          .experts = layer.experts,
+          .chosen = layer.chosen,
+          .features = layer.in_features,
+          .hidden = layer.out_features,
+          .bias = layer.bias};
+}
 
 // ---- Training ------------------------------------------------------------------------------------------------------
 
@@ -67,7 +55,7 @@ void run_two_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
 
 // What every linear layer has. FP8 GEMMs write f32 with a bias of bf16 only.
 struct LinearTensors {
-  LinearTensors(const Trained& of, const Resources& resources)
+  LinearTensors(const Trained& of, const RunResources& resources)
       : input(resources.zeros(of.run.dtype, of.tokens, of.layer.in_features)),
         weight(resources.zeros(of.run.dtype, of.layer.out_features, of.layer.in_features)),
         output(resources.zeros(of.run.dtype, of.tokens, of.layer.out_features)),
@@ -88,7 +76,7 @@ LinearShape shape_of(const TrainedLayer& layer) {
   return {.in_features = layer.in_features, .out_features = layer.out_features, .bias = layer.bias};
 }
 
-void train_linear(const Trained& of, const Resources& resources) {
+void train_linear(const Trained& of, const RunResources& resources) {
   DelayedScaling delayed(resources.backend);
   Float8Linear layer(resources.backend, shape_of(of.layer), of.recipe, {.name = of.layer.name, .delayed = &delayed});
   const LinearTensors t(of, resources);
@@ -105,7 +93,7 @@ void train_linear(const Trained& of, const Resources& resources) {
   run_two_steps(delayed, resources.stream, step);
 }
 
-void train_norm_linear(NormKind kind, const Trained& of, const Resources& resources) {
+void train_norm_linear(NormKind kind, const Trained& of, const RunResources& resources) {
   DelayedScaling delayed(resources.backend);
   NormLinear layer(kind, resources.backend, {.linear = shape_of(of.layer)}, of.recipe,
                    {.name = of.layer.name, .delayed = &delayed});
@@ -138,7 +126,7 @@ struct TrainedMlp {
 };
 
 // The layer's out_features are its hidden ones.
-void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resources) {
+void train_mlp(const TrainedMlp& kind, const Trained& of, const RunResources& resources) {
   const std::int64_t features = of.layer.in_features;
   const std::int64_t hidden = of.layer.out_features;
   DelayedScaling delayed(resources.backend);
@@ -180,7 +168,7 @@ void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resou
   run_two_steps(delayed, resources.stream, step);
 }
 
-void train(const Trained& of, const Resources& resources) {
+void train(const Trained& of, const RunResources& resources) {
   switch (of.layer.kind) {
     case TrainedLayerKind::linear: return train_linear(of, resources);
     case TrainedLayerKind::rms_norm_linear: return train_norm_linear(NormKind::rms, of, resources);
@@ -190,6 +178,14 @@ void train(const Trained& of, const Resources& resources) {
       return train_mlp({.activation = "gelu(x)", .norm = NormOptions{.kind = NormKind::layer}}, of, resources);
     case TrainedLayerKind::rms_norm_gated_mlp:
       return train_mlp({.activation = "silu(x) * up", .norm = NormOptions{.kind = NormKind::rms}}, of, resources);
+    case TrainedLayerKind::experts:
+      if (!experts_take(of.recipe)) return;
+      return train_experts({.size = size_of(of.layer),
+                            .config = of.recipe,
+                            .dtype = of.run.dtype,
+                            .grad_weight = of.run.grad_weight,
+                            .tokens = of.tokens},
+                           resources);
   }
 }
 
@@ -197,7 +193,8 @@ void train(const Trained& of, const Resources& resources) {
 
 // Calls multiply(x, y, bias) for each number of tokens.
 template <class Multiply>
-void decode(const DecodingRun& run, const DecodedLayer& layer, const Resources& resources, const Multiply& multiply) {
+void decode(const DecodingRun& run, const DecodedLayer& layer, const RunResources& resources,
+            const Multiply& multiply) {
   const OwnedTensor bias = layer.bias ? resources.zeros(run.dtype, 1, layer.out_features) : OwnedTensor();
   for (const std::int64_t tokens : run.tokens) {
     const OwnedTensor x = resources.zeros(run.dtype, tokens, layer.in_features);
@@ -210,7 +207,7 @@ void decode(const DecodingRun& run, const DecodedLayer& layer, const Resources& 
 
 void run_training(Backend& backend, const TrainingRun& run) {
   Stream stream(backend);
-  const Resources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
+  const RunResources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
   for (const LinearConfig& recipe : run.recipes) {
     for (const TrainedLayer& layer : run.layers) {
       for (const std::int64_t tokens : run.tokens) {
@@ -222,8 +219,12 @@ void run_training(Backend& backend, const TrainingRun& run) {
 
 void run_decoding(Backend& backend, const DecodingRun& run) {
   Stream stream(backend);
-  const Resources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
+  const RunResources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
   for (const DecodedLayer& layer : run.layers) {
+    if (layer.experts > 0) {
+      decode_experts(size_of(layer), run.dtype, run.tokens, resources);
+      continue;
+    }
     const OwnedTensor weight = resources.zeros(run.dtype, layer.out_features, layer.in_features);
     for (const WeightOnlyOptions& options : run.weights) {
       const auto quantized = WeightOnlyLinear::quantize(backend, weight, options, stream);

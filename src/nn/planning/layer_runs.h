@@ -22,15 +22,16 @@
 
 namespace ingot {
 
-// linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp, LayerNormMlp with gelu(x), and GatedMlp
-// after an RMSNorm.
+// linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp, LayerNormMlp with gelu(x), GatedMlp after
+// an RMSNorm, and the gated MLPs of a mixture of experts (experts_mlp.h).
 enum class TrainedLayerKind : std::uint8_t {
   linear,
   rms_norm_linear,
   layer_norm_linear,
   gated_mlp,
   layer_norm_mlp,
-  rms_norm_gated_mlp
+  rms_norm_gated_mlp,
+  experts
 };
 
 struct TrainedLayer {
@@ -38,7 +39,11 @@ struct TrainedLayer {
   TrainedLayerKind kind = TrainedLayerKind::linear;
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;  // of an MLP: its hidden features
-  bool bias = false;              // of an MLP: of both of its layers
+  // Of an MLP: of both of its layers. Experts with biases are two grouped linear layers (grouped_linear.h): the program
+  // adds each expert's to its rows, and applies the activation.
+  bool bias = false;
+  std::int64_t experts = 0;  // of the kind experts: how many there are, and how many each token has
+  std::int64_t chosen = 0;
 };
 
 struct TrainingRun {
@@ -50,8 +55,10 @@ struct TrainingRun {
   bool recompute = false;           // also forward passes that keep nothing, and recomputation
 };
 
-// Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Throws what the
-// layers throw.
+// Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Experts run with
+// the recipes that they take (experts_take()): a forward pass alone, and one step for each way to have the weights'
+// codes in backward, with and without fast accumulation of gradients and fast math; gradients of weights are also added
+// to f32. Throws what the layers throw; for experts, on a GPU other than Hopper, what their GEMMs throw.
 INGOT_API void run_training(Backend& backend, const TrainingRun& run);
 
 struct DecodedLayer {
@@ -60,14 +67,18 @@ struct DecodedLayer {
   std::int64_t out_features = 0;
   bool f32_output = false;  // as of logits; otherwise the activations' dtype
   bool bias = false;
+  // If not 0: the gated MLPs of so many experts, of which each token has `chosen`; out_features are those of an MLP's
+  // hidden values. Their FP8 weights have a scale for each row, and inputs are cast: two grouped GEMMs.
+  std::int64_t experts = 0;
+  std::int64_t chosen = 0;
 };
 
 struct DecodingRun {
   std::vector<DecodedLayer> layers{};
-  std::vector<WeightOnlyOptions> weights{};
-  std::vector<std::int64_t> tokens{};  // decoded at once
-  Dtype dtype = Dtype::bf16;           // of the activations: bf16 or f16
-  bool high_precision = false;         // also with weights of the activations' dtype
+  std::vector<WeightOnlyOptions> weights{};  // of linear layers
+  std::vector<std::int64_t> tokens{};        // decoded at once
+  Dtype dtype = Dtype::bf16;                 // of the activations: bf16 or f16
+  bool high_precision = false;               // also with weights of the activations' dtype
 };
 
 // Quantizes each layer's weight and runs the layer. Throws what WeightOnlyLinear throws.
