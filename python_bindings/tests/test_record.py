@@ -97,6 +97,83 @@ def test_experts(tmp_path, capsys):
     assert "grouped_gemm" not in text and "scale=128x128" in text
 
 
+def _run_experts(layer, tokens, options, fast_math, dtype, main_grad):
+    """Inference and a step of experts whose sizes a file for `ingot warm --layers` has, as a program runs them."""
+    from ingot.torch import experts_mlp, grouped_linear
+
+    experts, chosen, features, hidden = (layer[name] for name in ("experts", "chosen", "in_features", "out_features"))
+    up, down = (
+        torch.nn.Parameter(torch.empty(experts, *sizes, dtype=dtype)) for sizes in ((2 * hidden, features), (features, hidden))
+    )
+    if main_grad:
+        up.main_grad, down.main_grad = (torch.empty(each.shape, dtype=torch.float32) for each in (up, down))
+    if layer.get("bias"):
+        ends = torch.zeros(experts, dtype=torch.int32)
+        calls = [
+            lambda x=torch.empty(tokens * chosen, weight.shape[2], dtype=dtype, requires_grad=True), weight=weight: grouped_linear(
+                x, weight, ends=ends, options=options
+            )
+            for weight in (up, down)
+        ]
+    else:
+        x = torch.empty(tokens, features, dtype=dtype, requires_grad=True)
+        index, scores = torch.zeros(tokens, chosen, dtype=torch.int64), torch.empty(tokens, chosen, requires_grad=True)
+        calls = [lambda: experts_mlp(x, index, scores, up, down, options, fast_math)]
+    for call in calls:
+        with torch.no_grad():
+            call()
+        call().sum().backward()
+
+
+@pytest.mark.parametrize("bias, dtype", ((False, "bf16"), (True, "f16")))
+def test_warm_makes_all_that_experts_ask_for(bias, dtype, tmp_path):
+    """`ingot warm --layers` has every kernel of PyTorch's operators: their recording adds none."""
+    from ingot.torch import LinearOptions, grouped_linear
+    from ingot.torch._prepare import recording_of_call
+
+    program = ingot_program()
+    if program is None:
+        pytest.skip("the program ingot is not in PATH nor in the package's build folder, and INGOT_PROGRAM does not name it")
+    layer = {"kind": "experts", "experts": 16, "chosen": 4, "in_features": 512, "out_features": 96, "bias": bias}
+    torch_dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    tokens, decoded = (64, 1024), (1, 7, 200)
+
+    def train():
+        for recipe in ("tensorwise", "rowwise"):
+            for keep in (True, False):
+                for fast in (False, True):
+                    options = LinearOptions(recipe, "experts", keep_weight_codes=keep, fast_gradients=fast)
+                    for count in tokens:
+                        for main_grad in (False, True):
+                            _run_experts(layer, count, options, fast, torch_dtype, main_grad)
+
+    def decode():
+        with torch.no_grad():
+            for n, k in ((2 * layer["out_features"], layer["in_features"]), (layer["in_features"], layer["out_features"])):
+                values = torch.empty(layer["experts"] * n, k, dtype=torch_dtype)
+                codes, scale_inv = torch.ops.ingot.quantize_rows(values, 0, 0)  # e4m3fn, scales that are no powers of two
+                codes, scale_inv = codes.view(-1, n, k), scale_inv.view(-1, n)
+                for count in decoded:
+                    x = torch.empty(count * layer["chosen"], k, dtype=torch_dtype)
+                    grouped_linear(x, codes, scale_inv, torch.zeros(layer["experts"], dtype=torch.int32))
+
+    file, recording = tmp_path / "layers.json", tmp_path / "run.ingot"
+    file.write_text(json.dumps({"training": [layer]}))
+    recording.write_text(recording_of_call(lambda: (train(), decode()), "h200"))
+    counts = [",".join(map(str, each)) for each in (tokens, decoded)]
+
+    def listed(*more):
+        command = [program, "warm", "--layers", str(file), "--dtype", dtype, "--tokens", counts[0], "--decode", counts[1]]
+        environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path / "store")}
+        done = subprocess.run([*command, "--list", *more], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    made, with_recording = listed(), listed("--recording", str(recording))
+    assert sum("grouped_gemm" in line for line in recording.read_text().splitlines()) > 8
+    assert set(with_recording) - set(made) == set() and len(with_recording) == len(made)
+
+
 def test_options(tmp_path, capsys):
     pytest.importorskip("transformers")
     file = config(tmp_path, model_type="llama", **_SMALL)

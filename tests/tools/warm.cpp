@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
              "decoding[1] lacks \"out_features\"");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "kind": "x"}]})") ==
              "training[0] has \"kind\": \"x\", which is not linear, rms_norm_linear, layer_norm_linear, gated_mlp, "
-             "layer_norm_mlp or rms_norm_gated_mlp");
+             "layer_norm_mlp, rms_norm_gated_mlp or experts");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_features": 1, "name": 7}]})") ==
              "training[0] has \"name\": 7, which is not a text");
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "bias": 1}]})") ==
@@ -275,13 +275,107 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
              "has the unknown name \"trainning?\"; expected training, decoding");
   BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_feature": 1}]})") ==
              "training[0] has the unknown name \"out_feature\"; expected name, kind, in_features, out_features, bias");
-  BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "kind": "linear"}]})") ==
-             "decoding[0] has the unknown name \"kind\"; expected name, in_features, out_features, f32_output, bias");
+  BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "output": "f32"}]})") ==
+             "decoding[0] has the unknown name \"output\"; expected name, kind, in_features, out_features, f32_output, "
+             "bias");
+  BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "kind": "gated_mlp"}]})") ==
+             "decoding[0] has \"kind\": \"gated_mlp\", which is not linear or experts");
   BOOST_TEST(problem("{") == "is not JSON (line 1, column 2)");
   BOOST_TEST(problem(std::string(100000, '[') + std::string(100000, ']')) == "is nested deeper than 3 levels");
   BOOST_TEST(error_of([&] { read_layers(folder.path() / "nothing"); }).find("there is no such file") !=
              std::string::npos);
   BOOST_TEST(error_of([&] { read_layers("/dev/zero"); }).find("regular file") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(experts_come_from_a_file) {
+  const test::TemporaryDirectory folder;
+  const std::string experts = R"({"kind": "experts", "name": "moe", "experts": 8, "chosen": 2, "in_features": 256,
+                                  "out_features": 512})";
+  for (const std::string& text :
+       {"{\"training\": [" + experts + "]}", "{\"training\": [" + experts + "], \"decoding\": [" + experts + "]}"}) {
+    const ModelLayers layers = read_layers(write(folder, "layers.json", text));
+    BOOST_REQUIRE(layers.training.size() == 1U);
+    BOOST_TEST((layers.training[0].kind == TrainedLayerKind::experts));
+    BOOST_TEST(layers.training[0].experts == 8);
+    BOOST_TEST(layers.training[0].chosen == 2);
+    BOOST_REQUIRE(layers.decoding.size() == 1U);
+    BOOST_TEST(layers.decoding[0].name == "moe");
+    BOOST_TEST(layers.decoding[0].experts == 8);
+    BOOST_TEST(layers.decoding[0].chosen == 2);
+    BOOST_TEST(layers.decoding[0].out_features == 512);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(wrong_experts_in_a_file_are_explained) {
+  const test::TemporaryDirectory folder;
+  const auto problem = [&](const char* list, const std::string& fields) {
+    const fs::path path =
+        write(folder, "layers.json", "{\"" + std::string(list) + "\": [{\"kind\": \"experts\", " + fields + "}]}");
+    return error_of([&] { read_layers(path); }).substr(path.string().size() + 2);
+  };
+  const std::string sizes = R"("in_features": 256, "out_features": 512)";
+  for (const std::string list : {"training", "decoding"}) {
+    const auto of = [&](const std::string& fields) { return problem(list.c_str(), fields); };
+    BOOST_TEST(of(sizes) == list + "[0] lacks \"experts\"");
+    BOOST_TEST(of(sizes + ", \"experts\": 8") == list + "[0] lacks \"chosen\"");
+    BOOST_TEST(of(sizes + ", \"experts\": 513, \"chosen\": 1") ==
+               list + "[0] has \"experts\": 513, which is not a whole number from 1 to 512");
+    BOOST_TEST(of(sizes + ", \"experts\": 8, \"chosen\": 9") ==
+               list + "[0] has \"chosen\": 9, which is not a whole number from 1 to 8");
+    BOOST_TEST(of(R"("in_features": 256, "out_features": 500, "experts": 8, "chosen": 2)") ==
+               list + "[0] has \"out_features\": 500, which is not a multiple of 16, as experts need");
+    BOOST_TEST(of(R"("in_features": 8, "out_features": 512, "experts": 8, "chosen": 2)") ==
+               list + "[0] has \"in_features\": 8, which is not a multiple of 16, as experts need");
+    BOOST_TEST(of(sizes + ", \"expert\": 8") ==
+               list +
+                   "[0] has the unknown name \"expert\"; expected name, kind, in_features, out_features, bias, "
+                   "experts, chosen");
+  }
+  BOOST_TEST(problem("training", sizes + ", \"kind2\": 1").starts_with("training[0] has the unknown name \"kind2\""));
+  const fs::path linear =
+      write(folder, "layers.json", R"({"training": [{"in_features": 16, "out_features": 16, "experts": 8}]})");
+  BOOST_TEST(
+      error_of([&] { read_layers(linear); })
+          .ends_with(
+              "training[0] has the unknown name \"experts\"; expected name, kind, in_features, out_features, bias"));
+}
+
+namespace {
+
+std::size_t count_grouped(const std::vector<WarmJob>& jobs) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(jobs, [](const WarmJob& job) { return job.source.name.starts_with("grouped_gemm"); }));
+}
+
+}  // namespace
+
+// Each is said once, however many tokens there are.
+BOOST_AUTO_TEST_CASE(experts_are_left_out_with_a_warning) {
+  const test::TemporaryDirectory folder;
+  WarmRequest request;
+  request.layers = {write(folder, "layers.json", R"({"training": [{"in_features": 256, "out_features": 512},
+      {"kind": "experts", "experts": 8, "chosen": 2, "in_features": 256, "out_features": 512}]})")};
+  request.recipes = {"blockwise", "rowwise", "delayed"};
+  request.training_tokens = "1-70";
+  request.gpus = {"h200", "a100"};
+  std::vector<std::string> warnings;
+  request.warn = [&](const std::string& text) { warnings.push_back(text); };
+  const std::vector<WarmJob> jobs = plan_warm(request);
+  const std::vector<std::string> expected{
+      "experts are left out of delayed, blockwise: they train by tensorwise, rowwise",
+      "experts are left out for a100: their GEMMs run on Hopper (sm_90a)"};
+  BOOST_TEST_CHECK(warnings == expected, boost::test_tools::per_element());
+  BOOST_TEST(count_grouped(jobs) > 0U);
+  for (const WarmJob& job : jobs) {
+    if (job.source.name.starts_with("grouped_gemm")) BOOST_TEST(print(job.target) == "sm_90a");
+  }
+  BOOST_TEST(std::ranges::any_of(jobs, [](const WarmJob& job) { return print(job.target) == "sm_80"; }));
+  request.layers.clear();
+  request.sets = {"llama3-8b"};
+  request.training_tokens = "8192";
+  warnings.clear();
+  plan_warm(request);
+  BOOST_TEST(warnings.empty());
 }
 
 BOOST_AUTO_TEST_CASE(workers_do_every_job_once) {

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/nn/planning/known_models.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
@@ -33,7 +34,8 @@ constexpr std::array kKinds{NamedKind{"linear", TrainedLayerKind::linear},
                             NamedKind{"layer_norm_linear", TrainedLayerKind::layer_norm_linear},
                             NamedKind{"gated_mlp", TrainedLayerKind::gated_mlp},
                             NamedKind{"layer_norm_mlp", TrainedLayerKind::layer_norm_mlp},
-                            NamedKind{"rms_norm_gated_mlp", TrainedLayerKind::rms_norm_gated_mlp}};
+                            NamedKind{"rms_norm_gated_mlp", TrainedLayerKind::rms_norm_gated_mlp},
+                            NamedKind{"experts", TrainedLayerKind::experts}};
 
 std::string text_or(const Json& layer, const char* field, const char* otherwise) {
   return layer.contains(field) ? json_string(layer, field) : otherwise;
@@ -46,11 +48,18 @@ TrainedLayerKind kind_of(const Json& layer) {
   const auto* const found = std::ranges::find(kKinds, name, &NamedKind::name);
   if (found != kKinds.end()) return found->kind;
   refuse_json_field("kind", layer["kind"].dump(),
-                    "linear, rms_norm_linear, layer_norm_linear, gated_mlp, layer_norm_mlp or rms_norm_gated_mlp");
+                    "linear, rms_norm_linear, layer_norm_linear, gated_mlp, layer_norm_mlp, rms_norm_gated_mlp or "
+                    "experts");
+}
+
+bool decodes_experts(const Json& layer) {
+  const std::string name = text_or(layer, "kind", "linear");
+  if (name == "linear" || name == "experts") return name == "experts";
+  refuse_json_field("kind", layer["kind"].dump(), "linear or experts");
 }
 
 // A misspelt name would be ignored without a word.
-void check_names(const Json& object, std::initializer_list<std::string_view> known) {
+void check_names(const Json& object, const std::vector<std::string_view>& known) {
   if (!object.is_object()) return;  // reading its fields refuses it
   for (const auto& [name, value] : object.items()) {
     if (std::ranges::find(known, name) != known.end()) continue;
@@ -58,22 +67,64 @@ void check_names(const Json& object, std::initializer_list<std::string_view> kno
   }
 }
 
+const std::vector<std::string_view> kNamesOfExperts{"name", "kind",    "in_features", "out_features",
+                                                    "bias", "experts", "chosen"};
+
+// Grouped GEMMs load rows of 16 bytes.
+std::int64_t features_of_experts(const Json& layer, const char* field) {
+  constexpr std::int64_t kMultiple = 16;
+  const std::int64_t count = features(layer, field);
+  if (count % kMultiple == 0) return count;
+  refuse_json_field(field, layer[field].dump(), fmt::format("a multiple of {}, as experts need", kMultiple));
+}
+
+// Of both kinds of layers.
+template <class Layer>
+Layer read_experts(const Json& layer) {
+  check_names(layer, kNamesOfExperts);
+  Layer experts;
+  experts.name = text_or(layer, "name", "");
+  experts.in_features = features_of_experts(layer, "in_features");
+  experts.out_features = features_of_experts(layer, "out_features");
+  experts.bias = flag(layer, "bias");
+  experts.experts = json_integer(layer, "experts", 1, kMostExperts);
+  experts.chosen = json_integer(layer, "chosen", 1, experts.experts);
+  return experts;
+}
+
 TrainedLayer trained_layer(const Json& layer) {
+  const TrainedLayerKind kind = kind_of(layer);
+  if (kind == TrainedLayerKind::experts) {
+    TrainedLayer experts = read_experts<TrainedLayer>(layer);
+    experts.kind = kind;
+    return experts;
+  }
   check_names(layer, {"name", "kind", "in_features", "out_features", "bias"});
   return {.name = text_or(layer, "name", ""),
-          .kind = kind_of(layer),
+          .kind = kind,
           .in_features = features(layer, "in_features"),
           .out_features = features(layer, "out_features"),
           .bias = flag(layer, "bias")};
 }
 
 DecodedLayer decoded_layer(const Json& layer) {
-  check_names(layer, {"name", "in_features", "out_features", "f32_output", "bias"});
+  if (decodes_experts(layer)) return read_experts<DecodedLayer>(layer);
+  check_names(layer, {"name", "kind", "in_features", "out_features", "f32_output", "bias"});
   return {.name = text_or(layer, "name", ""),
           .in_features = features(layer, "in_features"),
           .out_features = features(layer, "out_features"),
           .f32_output = flag(layer, "f32_output"),
           .bias = flag(layer, "bias")};
+}
+
+// Of a linear layer or experts that train.
+DecodedLayer decoding(const TrainedLayer& layer) {
+  return {.name = layer.name,
+          .in_features = layer.in_features,
+          .out_features = layer.out_features,
+          .bias = layer.bias,
+          .experts = layer.experts,
+          .chosen = layer.chosen};
 }
 
 // Messages name the layer by its place: "training[2] lacks ...".
@@ -101,9 +152,8 @@ ModelLayers read_lists(const Json& json) {
                      .decoding = read_list(json, "decoding", decoded_layer)};
   if (json.contains("decoding")) return layers;
   for (const TrainedLayer& layer : layers.training) {
-    if (layer.kind != TrainedLayerKind::linear) continue;
-    layers.decoding.push_back(
-        {.name = layer.name, .in_features = layer.in_features, .out_features = layer.out_features, .bias = layer.bias});
+    const bool decodes = layer.kind == TrainedLayerKind::linear || layer.kind == TrainedLayerKind::experts;
+    if (decodes) layers.decoding.push_back(decoding(layer));
   }
   return layers;
 }

@@ -4,8 +4,9 @@
 //    "decoding": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "bias": false, "f32_output": false}, ...]}
 //
 // kind: linear (the default), rms_norm_linear, layer_norm_linear, or an MLP, whose out_features are its hidden ones:
-// gated_mlp, layer_norm_mlp, rms_norm_gated_mlp.
-// Without "decoding", the linear layers that train also decode.
+// gated_mlp, layer_norm_mlp, rms_norm_gated_mlp; or experts, gated MLPs, with "experts" and "chosen", how many there
+// are and how many each token has. Experts decode too. Without "decoding", the linear layers and experts that train
+// also decode.
 #pragma once
 
 #include <filesystem>

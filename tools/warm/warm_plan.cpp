@@ -18,6 +18,7 @@
 
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/nn/linear/grouped_linear.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/dry_run.h"
@@ -103,6 +104,40 @@ void in_parts(std::span<const std::int64_t> tokens, const Use& use) {
   }
 }
 
+bool has_experts(const ModelLayers& layers) {
+  const auto trains = [](const TrainedLayer& layer) { return layer.kind == TrainedLayerKind::experts; };
+  const auto decodes = [](const DecodedLayer& layer) { return layer.experts > 0; };
+  return std::ranges::any_of(layers.training, trains) || std::ranges::any_of(layers.decoding, decodes);
+}
+
+// Of recipes that were named and leave experts out: all recipes, the default, are all that each layer takes.
+void warn_of_recipes(const WarmRequest& request, const ModelLayers& layers) {
+  if (!has_experts(layers) || request.training_tokens.empty()) return;
+  std::string without, taken;
+  const auto add = [](std::string& names, std::string_view name) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  };
+  for (const Recipe& each : recipes()) {
+    if (experts_take(each.config)) {
+      add(taken, each.name);
+    } else if (std::ranges::find(request.recipes, each.name) != request.recipes.end()) {
+      add(without, each.name);
+    }
+  }
+  if (!without.empty()) request.warn(fmt::format("experts are left out of {}: they train by {}", without, taken));
+}
+
+// Without experts where there is no kernel for them.
+ModelLayers layers_for(const Gpu& gpu, const WarmRequest& request, const ModelLayers& layers) {
+  if (gpu.target == target_for(9, 0) || !has_experts(layers)) return layers;
+  request.warn(
+      fmt::format("experts are left out for {}: their GEMMs run on Hopper ({})", gpu.name, print(target_for(9, 0))));
+  ModelLayers rest = layers;
+  std::erase_if(rest.training, [](const TrainedLayer& layer) { return layer.kind == TrainedLayerKind::experts; });
+  std::erase_if(rest.decoding, [](const DecodedLayer& layer) { return layer.experts > 0; });
+  return rest;
+}
+
 // Calls use(recording) for each part of the layers' runs.
 template <class Use>
 void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu& gpu, const Use& use) {
@@ -185,6 +220,7 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
   const Recording recorded = read_recordings(request);
   std::vector<WarmJob> jobs;
   std::set<std::pair<Target, std::string>> seen;
+  warn_of_recipes(request, layers);
   for (const std::string& name : request.gpus) {
     const Gpu& gpu = *read_argument([&] { return &gpu_named(name); });
     const RecordedKernelsOptions options{.tuned = TunedKernels(tuned_matmuls(request.tuned, matmul_device(gpu)))};
@@ -196,7 +232,7 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
             {.name = source.name, .target = gpu.target, .source = source, .weight = compile_cost(each.spec)});
       }
     };
-    run_layers(request, layers, gpu, add_kernels);
+    run_layers(request, layers_for(gpu, request, layers), gpu, add_kernels);
     add_kernels(recorded);
   }
   std::ranges::stable_sort(jobs, std::greater{}, &WarmJob::weight);
