@@ -1,7 +1,9 @@
 // A dry run of a mixture of experts asks for all that its steps ask for.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,6 +13,7 @@
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recording.h"
+#include "ingot/nn/planning/known_models.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/cpu_backend.h"
@@ -45,6 +48,15 @@ Lines sources_of(const DryRun& dry) {
     sources.insert(generate(kernel.spec, kernel.pass).text);
   }
   return sources;
+}
+
+Lines grouped_gemms_of(const DryRun& dry) {
+  Lines lines;
+  const Recording recording = dry.recording();
+  for (const KernelSpec& spec : recording.kernels()) {
+    if (std::holds_alternative<GroupedGemmSpec>(spec)) lines.insert(print(spec));
+  }
+  return lines;
 }
 
 constexpr std::int64_t kExperts = 4, kChosen = 2, kTokens = 24, kFeatures = 64, kHidden = 32;
@@ -160,6 +172,95 @@ BOOST_AUTO_TEST_CASE(nothing_is_missing_of_experts_with_biases) {
   }
 }
 
+namespace {
+
+// The products of one expert's layer: output, gradient of the input, and gradients of the weight.
+Lines trained_products(const LinearConfig& config, std::int64_t rows, std::int64_t n, std::int64_t k,
+                       std::int64_t experts, int multiprocessors) {
+  Lines lines;
+  for (const bool fast : {false, true}) {
+    const auto add = [&](const GemmConfig& of, const MatmulSize& size, Dtype out, bool along_k, bool is_fast) {
+      GroupedGemmSpec spec{.gemm = {.a = of.a->dtype,
+                                    .b = of.b->dtype,
+                                    .out = out,
+                                    .scale_a = of.a->granularity,
+                                    .scale_b = of.b->granularity,
+                                    .fast_accumulation = is_fast},
+                           .along_k = along_k};
+      if (out == Dtype::f32) spec.gemm.epilogue.c = out;
+      lines.insert(print(KernelSpec(with_grouped_tiling(spec, size, experts, multiprocessors))));
+    };
+    add(config.output, {rows, n, k}, Dtype::bf16, false, true);
+    add(config.grad_input, {rows, k, n}, Dtype::bf16, false, fast);
+    for (const Dtype out : {Dtype::bf16, Dtype::f32}) add(config.grad_weight, {n, k, rows}, out, true, fast);
+  }
+  return lines;
+}
+
+std::vector<TrainedLayer> experts_of_known_models() {
+  std::vector<TrainedLayer> all;
+  for (const KnownModel& model : known_models()) {
+    std::ranges::copy_if(training_layers(model), std::back_inserter(all),
+                         [](const TrainedLayer& layer) { return layer.kind == TrainedLayerKind::experts; });
+  }
+  return all;
+}
+
+}  // namespace
+
+// The choice is asked directly here, for each product of every known model's experts.
+BOOST_AUTO_TEST_CASE(grouped_gemms_of_known_models) {
+  const std::vector<TrainedLayer> models = experts_of_known_models();
+  BOOST_TEST(models.size() == 6U);
+  for (const char* const gpu : {"h200", "h20"}) {
+    const int multiprocessors = gpu_named(gpu).multiprocessors;
+    for (const TrainedLayer& layer : models) {
+      for (const std::int64_t tokens : {1, 333, 8192}) {
+        Lines expected;
+        for (const LinearConfig& recipe : recipes_of_experts()) {
+          const std::int64_t rows = tokens * layer.chosen;
+          const std::int64_t in = layer.in_features, out = layer.out_features;
+          expected.merge(trained_products(recipe, rows, 2 * out, in, layer.experts, multiprocessors));
+          expected.merge(trained_products(recipe, rows, in, out, layer.experts, multiprocessors));
+        }
+        DryRun dry(gpu_named(gpu));
+        run_training(dry.backend(), {.layers = {layer}, .recipes = recipes_of_experts(), .tokens = {tokens}});
+        BOOST_TEST_CHECK(grouped_gemms_of(dry) == expected, boost::test_tools::per_element());
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(grouped_gemms_that_decode) {
+  const int multiprocessors = gpu_named("h200").multiprocessors;
+  const GroupedGemmSpec spec{.gemm = {.a = Dtype::e4m3fn,
+                                      .b = Dtype::e4m3fn,
+                                      .out = Dtype::bf16,
+                                      .scale_a = kRowwise,
+                                      .scale_b = kRowwise,
+                                      .fast_accumulation = true}};
+  std::vector<std::int64_t> counts;
+  for (std::int64_t tokens = 1; tokens <= 256; ++tokens) counts.push_back(tokens);
+  for (const TrainedLayer& layer : experts_of_known_models()) {
+    Lines expected;
+    for (const std::int64_t tokens : counts) {
+      const std::int64_t rows = tokens * layer.chosen;
+      const std::int64_t in = layer.in_features, out = layer.out_features;
+      for (const MatmulSize& size : {MatmulSize{rows, 2 * out, in}, MatmulSize{rows, in, out}}) {
+        expected.insert(print(KernelSpec(with_grouped_tiling(spec, size, layer.experts, multiprocessors))));
+      }
+    }
+    DryRun dry(gpu_named("h200"));
+    run_decoding(dry.backend(), {.layers = {{.in_features = layer.in_features,
+                                             .out_features = layer.out_features,
+                                             .experts = layer.experts,
+                                             .chosen = layer.chosen}},
+                                 .tokens = counts});
+    BOOST_TEST_CHECK(grouped_gemms_of(dry) == expected, boost::test_tools::per_element());
+    BOOST_TEST(casts_of(dry.recording()).contains("cast bf16->e4m3fn scale=row out=codes"));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(other_recipes_run_without_experts) {
   std::vector<std::string> taken;
   for (const Recipe& recipe : recipes()) {
@@ -169,6 +270,40 @@ BOOST_AUTO_TEST_CASE(other_recipes_run_without_experts) {
     BOOST_TEST(dry.recording().empty() == !experts_take(recipe.config), recipe.name);
   }
   BOOST_TEST((taken == std::vector<std::string>{"tensorwise", "rowwise"}));
+}
+
+// Their published configs say so: heads, their sizes and the sizes of the MLPs.
+BOOST_AUTO_TEST_CASE(linear_layers_of_known_mixtures) {
+  const auto layers = [](const char* model) {
+    std::string text;
+    for (const TrainedLayer& layer : training_layers(known_model(model))) {
+      text += layer.name + " " + std::to_string(layer.in_features) + " " + std::to_string(layer.out_features) +
+              (layer.bias ? " bias" : "");
+      if (layer.experts > 0) text += " of " + std::to_string(layer.experts) + " by " + std::to_string(layer.chosen);
+      text += "; ";
+    }
+    return text;
+  };
+  BOOST_TEST(layers("llama3-8b") ==
+             "qkv 4096 6144; attention_out 4096 4096; gate_up 4096 28672; down 14336 4096; lm_head 4096 128256; ");
+  BOOST_TEST(layers("mixtral-8x7b") ==
+             "qkv 4096 6144; attention_out 4096 4096; lm_head 4096 32000; experts 4096 14336 of 8 by 2; ");
+  BOOST_TEST(layers("qwen3-30b-a3b") ==
+             "qkv 2048 5120; attention_out 4096 2048; lm_head 2048 151936; experts 2048 768 of 128 by 8; ");
+  BOOST_TEST(layers("qwen3-235b-a22b") ==
+             "qkv 4096 9216; attention_out 8192 4096; lm_head 4096 151936; experts 4096 1536 of 128 by 8; ");
+  BOOST_TEST(layers("deepseek-v3") ==
+             "q_a 7168 1536; q_b 1536 24576; kv_a 7168 576; kv_b 512 32768; attention_out 16384 7168; "
+             "gate_up 7168 36864; down 18432 7168; shared_gate_up 7168 4096; shared_down 2048 7168; "
+             "lm_head 7168 129280; experts 7168 2048 of 256 by 8; ");
+  const std::string gpt_oss = "qkv 2880 5120 bias; attention_out 4096 2880 bias; lm_head 2880 201088; ";
+  BOOST_TEST(layers("gpt-oss-20b") == gpt_oss + "experts 2880 2880 bias of 32 by 4; ");
+  BOOST_TEST(layers("gpt-oss-120b") == gpt_oss + "experts 2880 2880 bias of 128 by 4; ");
+  for (const char* const model : {"llama3-8b", "deepseek-v3", "gpt-oss-20b"}) {
+    for (const DecodedLayer& layer : decoding_layers(known_model(model))) {
+      BOOST_TEST(layer.f32_output == (layer.name == "lm_head"), model << " " << layer.name);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -128,7 +128,8 @@ BOOST_AUTO_TEST_SUITE(layer_runs)
 BOOST_AUTO_TEST_CASE(models_are_known_by_name) {
   for (const KnownModel& model : known_models()) BOOST_TEST(&known_model(model.name) == &model);
   check_contains(error_of([] { known_model("llama9"); }, ErrorCode::invalid_argument),
-                 {"model: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b"});
+                 {"model: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b, mixtral-8x7b, "
+                  "qwen3-30b-a3b, qwen3-235b-a22b, deepseek-v3, gpt-oss-20b, gpt-oss-120b"});
   check_contains(error_of([] { known_model("", "--set"); }, ErrorCode::invalid_argument),
                  {"--set: \"\" must be one of "});
 }

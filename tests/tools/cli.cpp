@@ -645,9 +645,16 @@ BOOST_AUTO_TEST_CASE(tune_lists_what_it_would_tune) {
         "nt scale=tensor,tensor fast 8192 4096 14336\n"}) {
     CHECK_CONTAINS(model.out, line);
   }
-  for (const char* const set : {"llama2-7b", "llama2-70b", "llama3-70b"}) {
+  for (const char* const set :
+       {"llama2-7b", "llama2-70b", "llama3-70b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b"}) {
     BOOST_TEST(run(std::string("tune --list --set ") + set).code == 0);
   }
+  const Result biased = run("tune --list --set gpt-oss-20b --recipe rowwise");
+  CHECK_CONTAINS(biased.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast 8192 5120 2880\n");
+  CHECK_CONTAINS(biased.out, "gemm bf16*bf16->bf16 nt bias 8192 5120 2880\n");
+  CHECK_CONTAINS(biased.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast 8192 201088 2880\n");
+  CHECK_CONTAINS(run("tune --list --set gpt-oss-20b --weight-only e4m3fn").out,
+                 "dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias 16 5120 2880\n");
   // The same layer twice is tuned once.
   const Result twice = run("tune --mnk 64,64,64 --mnk 64,64,64 --recipe high_precision --list");
   BOOST_TEST(std::count(twice.out.begin(), twice.out.end(), '\n') == 3);
@@ -773,7 +780,8 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   }
   const Result set = run("tune --list --set llama9");
   BOOST_TEST(set.code == 2);
-  CHECK_CONTAINS(set.err, "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b");
+  CHECK_CONTAINS(set.err,
+                 "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b, mixtral-8x7b, ");
   const Result recipe = run("tune --list --set llama3-8b --recipe magic");
   BOOST_TEST(recipe.code == 2);
   CHECK_CONTAINS(recipe.err,

@@ -218,7 +218,8 @@ BOOST_AUTO_TEST_CASE(wrong_requests_are_explained) {
   WarmRequest request = llama();
   request.sets = {"llama9"};
   BOOST_TEST(error_of([&] { plan_warm(request); }) ==
-             "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b");
+             "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b, mixtral-8x7b, "
+             "qwen3-30b-a3b, qwen3-235b-a22b, deepseek-v3, gpt-oss-20b, gpt-oss-120b");
   request = llama();
   request.weights = {"bf16"};
   BOOST_TEST(error_of([&] { plan_warm(request); }).starts_with("--weight-only: \"bf16\" must be a weight's dtype"));
@@ -348,6 +349,25 @@ std::size_t count_grouped(const std::vector<WarmJob>& jobs) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(mixtures_of_experts_are_sets) {
+  for (const char* const set :
+       {"mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b"}) {
+    WarmRequest request;
+    request.sets = {set};
+    request.decoding_tokens = "1,64";
+    std::vector<std::string> warnings;
+    request.warn = [&](const std::string& text) { warnings.push_back(text); };
+    const std::vector<WarmJob> all = plan_warm(request);
+    BOOST_TEST(count_grouped(all) >= 10U, set);
+    BOOST_TEST(warnings.empty(), set);  // all recipes are all that each layer takes
+    request.recipes = {"rowwise"};
+    request.decoding_tokens = "";
+    const std::vector<WarmJob> rowwise = plan_warm(request);
+    BOOST_TEST(count_grouped(rowwise) > 0U, set);
+    BOOST_TEST(std::ranges::includes(kernels(all), kernels(rowwise)), set);
+  }
+}
 
 // Each is said once, however many tokens there are.
 BOOST_AUTO_TEST_CASE(experts_are_left_out_with_a_warning) {

@@ -117,18 +117,25 @@ class Plan {
     if (recipes_.empty()) refuse("--recipe", recipe, "one of " + recipe_names());
   }
 
-  void add_layer(const std::string& name, const LinearSize& size) {
+  // bias: of the output.
+  void add_layer(const std::string& name, const LinearSize& size, bool bias = false) {
     if (weight_) {
-      const MatmulCall call{.spec = *weight_,
-                            .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
+      DequantMatmulSpec spec = *weight_;
+      spec.bias = bias;
+      const MatmulCall call{.spec = spec, .size = {.m = size.tokens, .n = size.out_features, .k = size.in_features}};
       add({.label = fmt::format("{}{}weight-only", name, name.empty() ? "" : ", "),
            .call = call,
            .bf16 = in_16_bits(call)});
       return;
     }
-    const auto baselines = linear_gemms(high_precision(), size, Dtype::bf16);
+    const auto gemms_of = [&](const LinearConfig& config) {
+      std::array<LinearGemm, 3> gemms = linear_gemms(config, size, Dtype::bf16);
+      gemms[0].call.spec.bias = bias;
+      return gemms;
+    };
+    const auto baselines = gemms_of(high_precision());
     for (const Recipe& recipe : recipes_) {
-      const auto gemms = linear_gemms(recipe.config, size, Dtype::bf16);
+      const auto gemms = gemms_of(recipe.config);
       for (std::size_t i = 0; i < gemms.size(); ++i) {
         add({.label = fmt::format("{}{}{}, {}", name, name.empty() ? "" : " ", gemms[i].role, recipe.name),
              .call = {.spec = gemms[i].call.spec, .size = gemms[i].call.size},
@@ -180,7 +187,7 @@ std::vector<PlannedGemm> plan(const TuneRequest& request) {
     const std::int64_t tokens = request.tokens.value_or(request.weight_only.empty() ? 8192 : 16);
     if (tokens <= 0 || tokens > kMostOfASize) refuse("--tokens", std::to_string(tokens), kTokens);
     for (const ModelLayer& layer : layers_of(model)) {
-      made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features});
+      made.add_layer(layer.name, {tokens, layer.in_features, layer.out_features}, layer.bias);
     }
   }
   if (!request.recording.empty()) {

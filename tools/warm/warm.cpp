@@ -372,6 +372,8 @@ A file for --layers:
 Examples:
   ingot warm --set llama3-8b
       all recipes, training and decoding
+  ingot warm --set qwen3-30b-a3b --recipe rowwise
+      a mixture of experts: its linear layers and its experts
   ingot warm --config config.json --recipe rowwise
       a model of transformers that ingot.nn.convert() has converted
   ingot warm --recording run.ingot --gpu h200,h20

@@ -243,17 +243,32 @@ void run_decoding(Backend& backend, const DecodingRun& run) {
 std::vector<TrainedLayer> training_layers(const KnownModel& model) {
   std::vector<TrainedLayer> layers;
   for (const ModelLayer& layer : layers_of(model)) {
-    layers.push_back({.name = layer.name, .in_features = layer.in_features, .out_features = layer.out_features});
+    layers.push_back(
+        {.name = layer.name, .in_features = layer.in_features, .out_features = layer.out_features, .bias = layer.bias});
   }
+  const ModelExperts& experts = model.experts;
+  if (experts.count == 0) return layers;
+  layers.push_back({.name = "experts",
+                    .kind = TrainedLayerKind::experts,
+                    .in_features = model.hidden,
+                    .out_features = experts.intermediate,
+                    .bias = experts.bias,
+                    .experts = experts.count,
+                    .chosen = experts.chosen});
   return layers;
 }
 
 std::vector<DecodedLayer> decoding_layers(const KnownModel& model) {
   std::vector<DecodedLayer> layers;
-  for (const ModelLayer& layer : layers_of(model)) {
-    layers.push_back({.name = layer.name, .in_features = layer.in_features, .out_features = layer.out_features});
+  for (const TrainedLayer& layer : training_layers(model)) {
+    layers.push_back({.name = layer.name,
+                      .in_features = layer.in_features,
+                      .out_features = layer.out_features,
+                      .f32_output = layer.name == "lm_head",
+                      .bias = layer.bias,
+                      .experts = layer.experts,
+                      .chosen = layer.chosen});
   }
-  layers.back().f32_output = true;
   return layers;
 }
 
