@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import io
 
 import pytest
 
@@ -93,6 +94,29 @@ def test_messages():
     experts.quantize_experts_(model)
     with pytest.raises(LinearError, match="FP8 weights of experts are for inference: call it under torch.no_grad"):
         model(torch.arange(4)[None])
+
+
+@torch.no_grad()
+def test_saving_as_transformers_does(tmp_path):
+    """It would write codes that from_pretrained() takes for values. What else copies and saves a model works."""
+    model, tokens = model_of("Qwen3Moe"), torch.arange(24).view(2, 12) * 3
+    experts.quantize_experts_(model)
+    expected = model(tokens).logits
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    copies = copy.deepcopy(model), torch.load(buffer, weights_only=False)
+    wants = r"read as their values: write ingot.nn.save_float8_checkpoint\(model, folder\), or torch.save\(model.state_dict\(\), file\)"
+    for each in (model, model.model, *copies):
+        with pytest.raises(LinearError, match=rf"^save_pretrained: .*{wants}; to read it, call quantize_experts_\(\) and then"):
+            each.save_pretrained(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert all(torch.equal(each(tokens).logits, expected) for each in copies)
+    trained = model_of("Qwen3Moe")
+    experts.convert_experts_(trained)
+    trained.save_pretrained(tmp_path)
+    found = type(trained).from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in trained.state_dict().items())
 
 
 def sqnr(exact, found):

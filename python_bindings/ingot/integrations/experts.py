@@ -14,7 +14,7 @@ never waits. Needs transformers 5.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, NoReturn, Optional, Sequence
 
 import torch
 from transformers.activations import SiLUActivation
@@ -107,8 +107,10 @@ def convert_experts_(
 def quantize_experts_(model: torch.nn.Module) -> List[str]:
     """Casts the stacked experts of a transformers model to e4m3fn, in place, with a scale_inv for each row, and has them run by
     "ingot". Returns their names. The weights become buffers: codes (experts, N, K) under their own names, and
-    `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. Raises
-    LinearError for a model without stacked experts, and for sizes and GPUs as convert_experts_() does."""
+    `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. The model's
+    save_pretrained() is refused from then on, since from_pretrained() would read codes as values: state_dict() and
+    `ingot.nn.save_float8_checkpoint()` save it. Raises LinearError for a model without stacked experts, and for sizes and GPUs as
+    convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
     _check_stacks(stacks, "quantize_experts_")
     for module in stacks.values():
@@ -117,7 +119,20 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
             if weight is not None:
                 _replace(module, name, weight.detach())
         module.config._experts_implementation = NAME
+    for module in model.modules():
+        if hasattr(type(module), "save_pretrained") and any(map(_is_stack, module.modules())):
+            module.save_pretrained = _refuse_save_pretrained
     return list(stacks)
+
+
+def _refuse_save_pretrained(*arguments, **named) -> NoReturn:
+    """In the place of a model's own, which push_to_hub() calls too. A function without the model: copies and pickles have it, and
+    the model stays out of cycles."""
+    raise LinearError(
+        "save_pretrained: quantize_experts_() made FP8 codes of this model's experts, which from_pretrained() would read as their "
+        "values: write ingot.nn.save_float8_checkpoint(model, folder), or torch.save(model.state_dict(), file); to read it, call "
+        "quantize_experts_() and then ingot.nn.load_float8_checkpoint(), or load_state_dict()"
+    )
 
 
 def _replace(module: torch.nn.Module, name: str, weight: torch.Tensor) -> None:
