@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers.integrations.moe")
-import ingot
+import ingot.nn
 import transformers
 from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
@@ -117,6 +117,57 @@ def test_saving_as_transformers_does(tmp_path):
     trained.save_pretrained(tmp_path)
     found = type(trained).from_pretrained(tmp_path).state_dict()
     assert all(torch.equal(found[name], value) for name, value in trained.state_dict().items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
+@pytest.mark.parametrize("with_layers", [False, True])
+def test_checkpoints(tmp_path, name, with_layers):
+    """Codes and scale_inv come back to the bit, of experts alone too."""
+    model, tokens = model_of(name), torch.arange(24).view(2, 12) * 3
+    names = experts.quantize_experts_(model)
+    if with_layers:
+        ingot.nn.quantize_(model, ingot.nn.FrozenFloat8Config(scale="row"))
+    config = ingot.nn.save_float8_checkpoint(model, tmp_path)
+    assert config["config_groups"]["group_0"]["targets"] == (["Linear"] if with_layers else names)
+    with torch.device("meta"):
+        empty = type(model)(model.config)
+    for loaded in (model_of(name), empty):
+        with torch.no_grad():
+            for parameter in loaded.parameters():
+                parameter.zero_()
+        experts.quantize_experts_(loaded)
+        report = ingot.nn.load_float8_checkpoint(loaded, tmp_path, layers="frozen")
+        assert report.experts == tuple(names) and bool(report.layers) == with_layers
+        assert f"{len(names)} modules of experts are FP8: {names[0]}" in str(report) and "no layer is" not in str(report)
+        state = loaded.state_dict()
+        assert state.keys() == model.state_dict().keys()
+        for each, value in model.state_dict().items():
+            assert state[each].dtype == value.dtype and torch.equal(state[each].view(torch.uint8), value.view(torch.uint8)), each
+        if loaded is not empty:  # which lacks rotary frequencies
+            assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+    if name == "Qwen3Moe":
+        plain = model_of(name)
+        report = ingot.nn.load_float8_checkpoint(plain, tmp_path)
+        assert len(report.stacked) == 4 and report.experts == ()
+        at = f"{names[0]}.down_proj"
+        codes, scale_inv = (model.get_buffer(at + suffix) for suffix in ("", "_scale_inv"))
+        assert torch.equal(plain.get_parameter(at), codes.float() * scale_inv[..., None])
+
+
+def test_checkpoints_messages(tmp_path):
+    with pytest.raises(LinearError, match=r"quantize_\(\) it first, or quantize_experts_\(\) for stacks of experts"):
+        ingot.nn.save_float8_checkpoint(model_of("Qwen3Moe"), tmp_path)
+    model = model_of("Qwen3Moe")
+    experts.quantize_experts_(model)
+    ingot.nn.save_float8_checkpoint(model, tmp_path / "saved")
+    spoiled = copy.deepcopy(model).bfloat16()
+    wants = r'"model.layers.0.mlp.experts.gate_up_proj": is bfloat16, but quantize_experts_\(\) made FP8 codes of it: a conversion'
+    with pytest.raises(LinearError, match=f"^save_float8_checkpoint {wants}"):
+        ingot.nn.save_float8_checkpoint(spoiled, tmp_path)
+    with pytest.raises(LinearError, match=f"^load_float8_checkpoint {wants}"):
+        ingot.nn.load_float8_checkpoint(spoiled, tmp_path / "saved")
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]
 
 
 def sqnr(exact, found):

@@ -92,7 +92,8 @@ def test_codes_outside_of_linear_layers_come_with_their_scale_inv(tmp_path, devi
     assert str(report).splitlines() == [
         "1 layers are FP8: up",
         "2 FP8 or MX weights decoded into weights of higher precision: experts, embed.weight",
-        "1 of these belong to stacks of experts, which no layer computes in FP8 yet: experts",
+        "1 of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
+        "convert_experts_() to train: experts",
     ]
     for name, scale_inv in (("embed.weight", tensors["embed.weight_scale"]), ("experts", blocks)):
         exact = tensors[name].double() * scale_inv.double()

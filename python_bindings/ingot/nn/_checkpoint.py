@@ -25,6 +25,7 @@ from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
 from ._checkpoint_names import Place, check_model, places, trains_a_copy
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
+from ._checkpoint_stacks import has_stacks_in_float8
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -39,6 +40,10 @@ _OF_INPUT = ("input_scale", "activation_scale")
 # Stacks that transformers 5 makes of each expert's layers, which public files still have.
 _OF_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _SUBJECT = "load_float8_checkpoint"
+_STACKED = (
+    "of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
+    "convert_experts_() to train"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +53,8 @@ class CheckpointReport:
     layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include
     buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
     place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
-    stacked: those of them that are stacks of experts in the model, which no layer computes in FP8; by the checkpoint's names, so
-    of each expert where it has them apart. ignored: scales of activations and of the KV cache, of which the model makes no use.
+    stacked: those of them that are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert
+    where it has them apart. experts: modules whose stacks quantize_experts_() made, and the checkpoint has in FP8. ignored: scales of activations and of the KV cache, of which the model makes no use.
     note: what the caller has yet to do ("" if nothing).
     """
 
@@ -60,12 +65,15 @@ class CheckpointReport:
     note: str = ""
     stacked: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    experts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{len(self.layers)} layers are FP8: {some_of(self.layers)}" if self.layers else "no layer is FP8"]
+        lines = [] if self.layers or self.experts else ["no layer is FP8"]
         for what, names in (
+            ("layers are FP8", self.layers),
+            ("modules of experts are FP8", self.experts),
             ("FP8 or MX weights decoded into weights of higher precision", self.decoded),
-            ("of these belong to stacks of experts, which no layer computes in FP8 yet", self.stacked),
+            (_STACKED, self.stacked),
             ("tensors of the model that the checkpoint lacks", self.missing),
             ("tensors of the checkpoint that the model has no place for", self.unexpected),
             ("scales of activations and the KV cache ignored", self.ignored),
@@ -105,6 +113,7 @@ class _Plan:
         self.missing: list[str] = []
         self.decoded: list[str] = []
         self.stacked: list[str] = []
+        self.experts: list[str] = []
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
         self.places = list(places(model))
@@ -223,6 +232,8 @@ class _Plan:
     def _find_tensors(self, place: Place, loaded: set[int]) -> None:
         module = place.module
         keeps_scales = isinstance(module, KeepsScales)
+        if has_stacks_in_float8(_SUBJECT, place):
+            self.experts.append(place.name)
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
             name = place.prefix + key
             if tensor is None:
@@ -258,7 +269,7 @@ class _Plan:
             parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
             if all(self._has(part) for part in parts):
                 return parts
-        if len(tensor.shape) == 3 and key in _OF_EXPERTS:
+        if len(tensor.shape) == 3 and key in _OF_EXPERTS and _is_high(tensor.dtype):
             parts = [f"{place.prefix}{expert}.{part}.weight" for expert in range(tensor.shape[0]) for part in _OF_EXPERTS[key]]
             if all(self._has(part) for part in parts):
                 return parts
@@ -468,7 +479,14 @@ def load_float8_checkpoint(
     names = tuple(of_module[0].name for of_module in plan.layers.values())
     missing = (*plan.missing, *plan.left_on_meta)
     return CheckpointReport(
-        names, missing, tuple(unexpected), tuple(plan.decoded), _note(plan, made.values()), tuple(plan.stacked), tuple(ignored)
+        names,
+        missing,
+        tuple(unexpected),
+        tuple(plan.decoded),
+        _note(plan, made.values()),
+        tuple(plan.stacked),
+        tuple(ignored),
+        tuple(plan.experts),
     )
 
 

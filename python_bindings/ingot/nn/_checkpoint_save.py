@@ -21,6 +21,7 @@ from ..torch._progress import progress
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, is_sharded, whole
+from ._checkpoint_stacks import has_stacks_in_float8
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._fused_parts import SharedPart
@@ -60,6 +61,7 @@ class _Contents:
     tensors: dict[str, Union[torch.Tensor, _Float8]] = dataclasses.field(default_factory=dict)
     ignored: list[str] = dataclasses.field(default_factory=list)
     static_kinds: set[str] = dataclasses.field(default_factory=set)  # of layers whose inputs have a static scale
+    stacks: list[str] = dataclasses.field(default_factory=list)  # modules of experts in FP8, with a scale_inv for each row
 
     @property
     def static(self) -> bool:
@@ -129,6 +131,8 @@ class _Collector:
                 contents.static_kinds.add(stored.kind)
         elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
             contents.ignored.append(place.name)
+        if has_stacks_in_float8(_SUBJECT, place):
+            contents.stacks.append(place.name)
         quantized = isinstance(module, StoredLinear)
         for key, tensor in [*module._parameters.items(), *({} if quantized else module._buffers).items()]:
             if tensor is None or key in module._non_persistent_buffers_set or _of_training(module, key):
@@ -173,10 +177,10 @@ def _fault(contents: _Contents) -> Optional[str]:
     kinds: dict[str, list[str]] = {}
     for each in contents.float8:
         kinds.setdefault(each.kind, []).append(each.name or "the model itself")
-    if not kinds:
+    if not kinds and not contents.stacks:
         return (
-            f"{_SUBJECT} model: has no layer that is stored in FP8: quantize_() it first, train with a recipe that casts the "
-            "weights, or pass scale= for modules of ingot.nn in high precision"
+            f"{_SUBJECT} model: has no layer that is stored in FP8: quantize_() it first, or quantize_experts_() for stacks of "
+            "experts, train with a recipe that casts the weights, or pass scale= for modules of ingot.nn in high precision"
         )
     return None
 
@@ -229,6 +233,8 @@ def _config_of(contents: _Contents) -> dict[str, Any]:
     kinds: dict[str, list[str]] = {}
     for each in contents.float8:
         kinds.setdefault(each.kind, []).append(each.name)
+    if not kinds:
+        return _of_groups({"group_0": _group("row", contents.stacks, False)}, contents.ignored)
     if len(kinds) == 1:
         return float8_quantization_config(next(iter(kinds)), contents.ignored, contents.static)
     groups = {
@@ -248,7 +254,8 @@ def save_float8_checkpoint(
 
     Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and the weights of trained Float8Linear
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
-    "row" or "128x128"). Other linear layers, and those that share their weight with an embedding, stay as they are and are
+    "row" or "128x128"). Experts that ingot.integrations.experts.quantize_experts_() made, alone or besides such layers, are
+    written as their buffers, which are loaded after that call on the model. Other linear layers, and those that share their weight with an embedding, stay as they are and are
     listed as not converted. path: a .safetensors file, or a folder, which gets model.safetensors and a config.json, that
     of the model's `config` or what was there, with quantization_config, and generation_config.json for a model that
     has one. Names are those of the model without wrappers (torch.compile, checkpoint_wrapper, DDP). scale_name:
