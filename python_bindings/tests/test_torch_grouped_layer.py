@@ -221,6 +221,14 @@ def test_experts_mlp(device):
     call = lambda *given: lambda: experts_mlp(*given, options)
     for act, message in (
         (call(x, index.float(), weights, gate_up, down), "experts_mlp top_k_index: is torch.float32, expected integers"),
+        (call(x, index > 0, weights, gate_up, down), "experts_mlp top_k_index: is torch.bool, expected integers"),
+        (call(x, index.tolist(), weights, gate_up, down), "experts_mlp top_k_index: is a list, expected a torch.Tensor"),
+        (call(x, index, weights, gate_up.tolist(), down), "experts_mlp gate_up_weight: is a list, expected a torch.Tensor"),
+        (call(x, index, weights, gate_up, None), "experts_mlp down_weight: is a NoneType, expected a torch.Tensor"),
+        (call(x, index, weights, gate_up[:, 1:], down), r"experts_mlp gate_up_weight: has the shape \(5, 95, 64\), expected an even "
+         r"number of rows, \(experts, 2 \* intermediate, hidden\): those of gate, then of up$"),
+        (lambda: experts_mlp(x, index, weights, gate_up, down, "rowwise"), r"^experts_mlp options: is 'rowwise', expected LinearOptions\('rowwise'\)$"),
+        (lambda: experts_mlp(x, index, weights, gate_up, down, options=True), "^experts_mlp options: is a bool, expected LinearOptions$"),
         (call(x[:, :32], index, weights, gate_up, down), r"gate_up_weight: has the shape \(5, 96, 64\) for hidden_states \(40, 32\)"),
         (call(x[None], index, weights, gate_up, down), r"gate_up_weight: has the shape \(5, 96, 64\) for hidden_states \(1, 40, 64\)"),
         (call(x, index, weights, gate_up, down[:4]), r"down_weight: has the shape \(4, 64, 48\) for gate_up_weight \(5, 96, 64\)"),
@@ -387,11 +395,16 @@ def test_messages():
     recipe = lambda name: LinearOptions(name, name="moe")
     for act, message in (
         (call(x, weight), "grouped_linear input: has the shape .* give ends"),
+        (call(x, weight.tolist(), ends=ends), "grouped_linear weight: is a list, expected a torch.Tensor"),
+        (call(x, weight, ends), "^grouped_linear weight_scale_inv: is torch.int32, expected float32: did you mean ends=\\?$"),
+        (call(x, weight, counts=ends), r"^grouped_linear counts: are for an input \(experts, capacity, K\), and it has the shape \(90, 80\): give ends"),
+        (call(x.view(6, 15, K), weight, ends=ends), r"input: has the shape \(6, 15, 80\): give counts"),
+        (call(x, weight, ends=ends, options="rowwise"), r"^grouped_linear options: is 'rowwise', expected LinearOptions\('rowwise'\)$"),
         (call(x, weight, torch.ones(EXPERTS), ends), "weight_scale_inv: is given, but weights in high precision take none"),
         (call(x, weight, ends=ends, out_dtype=torch.float32), "out_dtype: is given, but weights in high precision take none"),
         (call(x[:, :64], weight, ends=ends), r"weight: has the shape \(6, 48, 80\), expected \(experts, N, 64\)"),
         (call(x, weight[0], ends=ends), r"weight: has the shape \(48, 80\), expected \(experts, N, 80\)"),
-        (call(x.view(6, 15, K), weight, counts=ends), "counts: is given, but weights in high precision take none"),
+        (call(x.view(6, 15, K), weight, counts=ends), r"counts: is given, but weights in high precision take none: give an input \(M, K\) and ends"),
         (call(x[0], weight, ends=ends), r"input: has the shape \(80,\), expected \(M, K\) with weights in high precision"),
         (call(x.detach().to_sparse(), weight, ends=ends), r"grouped_linear input: is torch.sparse_coo, .* with .to_dense\(\)"),
         (call(x, weight.double(), ends=ends), "weight_scale_inv: is missing, but the weight is torch.float64: .*float32, bfloat16"),

@@ -11,7 +11,7 @@ from ._checks import SubjectOfExperts, check_dense, is_transformed, layer_error,
 from ._errors import LinearError
 from ._experts_mlp import Rows, run_experts_mlp
 from ._exported import is_exporting
-from ._grouped_linear import grouped_linear
+from ._grouped_linear import check_options, grouped_linear
 from ._linear import LinearOptions, in_autocasts_dtype
 from ._operators import HIGH_PRECISION
 
@@ -171,13 +171,17 @@ def experts_mlp(
     gate and up are the halves of hidden_states @ gate_up[e].T and e is top_k_index[:, k].
 
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
-    torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts, 2 * intermediate, hidden);
-    down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
+    torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
+    2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
     "tensorwise" or "rowwise", keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`.
     fast_math: the activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last. A weight's main_grad is
     float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden and intermediate sizes that are multiples of 16.
     Raises LinearError."""
-    if top_k_index.is_floating_point():
+    operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
+    for name, operand in {**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight}.items():
+        check_dense("experts_mlp", name, operand)
+    check_options("experts_mlp", options)
+    if top_k_index.is_floating_point() or top_k_index.dtype is torch.bool:
         raise LinearError(f"experts_mlp top_k_index: is {top_k_index.dtype}, expected integers: torch.topk(scores, k).indices")
     if hidden_states.dim() != 2 or gate_up_weight.dim() != 3 or gate_up_weight.shape[2] != hidden_states.shape[1]:
         raise LinearError(
@@ -185,7 +189,12 @@ def experts_mlp(
             f"{tuple(hidden_states.shape)}, expected (experts, 2 * intermediate, hidden) for (tokens, hidden)"
         )
     experts, both, hidden = gate_up_weight.shape
-    if both % 2 != 0 or tuple(down_weight.shape) != (experts, hidden, both // 2):
+    if both % 2 != 0:
+        raise LinearError(
+            f"experts_mlp gate_up_weight: has the shape {tuple(gate_up_weight.shape)}, expected an even number of rows, (experts, "
+            "2 * intermediate, hidden): those of gate, then of up"
+        )
+    if tuple(down_weight.shape) != (experts, hidden, both // 2):
         raise LinearError(
             f"experts_mlp down_weight: has the shape {tuple(down_weight.shape)} for gate_up_weight {tuple(gate_up_weight.shape)}, "
             "expected (experts, hidden, intermediate) for (experts, 2 * intermediate, hidden)"

@@ -26,6 +26,13 @@ def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
             raise LinearError(f"grouped_linear {name}: is on {operand.device} and the input on {device}: {remedy}")
 
 
+def check_options(caller: str, options: object) -> None:
+    if not isinstance(options, LinearOptions):
+        is_text = isinstance(options, str)
+        found, wants = (repr(options), f"({options!r})") if is_text else (f"a {type(options).__name__}", "")
+        raise LinearError(f"{caller} options: is {found}, expected LinearOptions{wants}")
+
+
 def _refuse_gradients(operands: Dict[str, torch.Tensor]) -> None:
     if torch.is_grad_enabled() and any(each.requires_grad for each in operands.values()):
         raise LinearError(
@@ -40,7 +47,8 @@ def _trained(
     """others: what only FP8 weights take."""
     for name, given in others.items():
         if given is not None:
-            raise LinearError(f"grouped_linear {name}: is given, but weights in high precision take none: leave it out")
+            remedy = "give an input (M, K) and ends" if name == "counts" else "leave it out"
+            raise LinearError(f"grouped_linear {name}: is given, but weights in high precision take none: {remedy}")
     if activation is not None and (not isinstance(activation, str) or not activation.strip()):
         raise LinearError(
             f"grouped_linear activation: is {activation!r}, expected an expression of the input, such as 'silu(x) * up', or None"
@@ -82,6 +90,11 @@ def _rows_of_experts(
     given = counts if masked else ends
     if given is None:
         expected = "counts, how many rows each expert has" if masked else "ends, the row at which each expert's rows end"
+        if counts is not None:
+            raise LinearError(
+                f"grouped_linear counts: are for an input (experts, capacity, K), and it has the shape {tuple(input.shape)}: give "
+                f"{expected}"
+            )
         raise LinearError(f"grouped_linear input: has the shape {tuple(input.shape)}: give {expected}")
     return given
 
@@ -131,6 +144,9 @@ def grouped_linear(
     optional = {"weight_scale_inv": weight_scale_inv, "ends": ends, "counts": counts, "input_scale_inv": input_scale_inv}
     operands.update({name: each for name, each in optional.items() if each is not None})
     _check_operands(operands)
+    check_options("grouped_linear", options)
+    if weight_scale_inv is not None and weight_scale_inv.dtype in (torch.int32, torch.int64) and ends is None:
+        raise LinearError(f"grouped_linear weight_scale_inv: is {weight_scale_inv.dtype}, expected float32: did you mean ends=?")
     rows = _rows_of_experts(input, ends, counts)
     if weight.dtype in HIGH_PRECISION:
         others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
