@@ -122,6 +122,22 @@ def test_families(family):
     assert torch.equal(model(input_ids=ids).logits, logits)
 
 
+def test_a_router_whose_logits_have_a_loss():
+    """transformers' loss of them counts by values; what reads a norm is seen without it. In training it is there."""
+    if int(pytest.importorskip("transformers").__version__.split(".")[0]) < 5:
+        pytest.skip("its experts are layers")
+    model, plain, ids = made("Qwen3Moe", output_router_logits=True), made("Qwen3Moe"), tokens()
+    expected = model(input_ids=ids, labels=ids, use_cache=False)
+    assert convert(model, "high_precision").norms == convert(plain, "high_precision").norms
+    found = model(input_ids=ids, labels=ids, use_cache=False)
+    assert model.config.output_router_logits and abs(found.aux_loss - expected.aux_loss) < 1e-5 and abs(found.loss - expected.loss) < 1e-5
+    model = made("Qwen3Moe", output_router_logits=True)
+    report = convert(model, "rowwise", example={"input_ids": ids, "output_router_logits": False})
+    assert any("is computed" in text for text in report.norms.values())
+    report = convert(made("Qwen3Moe", output_router_logits=True).bfloat16(), "rowwise", example={"input_ids": ids})
+    assert all(text.endswith("asks for a value, as of an attention_mask in example=, a branch, or a loss of a router's logits)") for text in report.norms.values())
+
+
 @pytest.mark.parametrize("recipe", in_ci(lambda recipe: recipe == "delayed", RECIPES))
 def test_recipes(recipe):
     """Three steps of training, eager, compiled as one graph, and with each kind of checkpointing: the same bits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
@@ -221,8 +222,8 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
         why = "other modules read it too, or it is not called once"
     except Exception as error:  # of the model's own code
         text = str(error).strip().split("\n")[0]
-        if type(error).__name__.startswith("DataDependent"):
-            text = "its code asks for a value, as of an attention_mask in example= or a branch"
+        if type(error).__name__.startswith(("DataDependent", "DynamicOutputShape")):
+            text = "its code asks for a value, as of an attention_mask in example=, a branch, or a loss of a router's logits"
         why = f"the model could not be run without values ({type(error).__name__}: {text[:200]})"
     for norm in sorted(norms, key=lambda each: names[each]):
         reason = _fuse_one(plan, norm, names, readers[norm]) if norm in readers else why
@@ -254,7 +255,13 @@ def _example_of(model: torch.nn.Module, example: Optional[Example]) -> Tuple[tup
     dummy = getattr(model, "dummy_inputs", None)
     if not isinstance(dummy, Mapping):
         raise LinearError("there are no example inputs: pass example=")
-    return (), {**dummy, "use_cache": False} if hasattr(getattr(model, "config", None), "use_cache") else dict(dummy)
+    inputs, config = dict(dummy), getattr(model, "config", None)
+    if hasattr(config, "use_cache"):
+        inputs["use_cache"] = False
+    # The loss of a router's logits needs values, and no norm's.
+    if getattr(config, "output_router_logits", False) and "output_router_logits" in inspect.signature(model.forward).parameters:
+        inputs["output_router_logits"] = False
+    return (), inputs
 
 
 def _zero_centred(norm: torch.nn.Module, features: int, subject: str) -> bool:
