@@ -9,11 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers.integrations.moe")
 import ingot.nn
+import ingot.torch
 import transformers
 from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
+from ingot.torch import _prepare
 from ingot.torch._model_weights import other_weights
+from ingot.torch._prepare import recording_of, recording_of_call
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -251,6 +254,48 @@ def test_training_with_experts_of_other_ranks():
         results.append((y.detach(), x.grad, module.gate_up_proj.grad[:4], module.down_proj.grad[:4]))
     for ours, exact in zip(*results):
         assert ours.isfinite().all() and sqnr(exact, ours) > 20
+
+
+def test_prepare():
+    """A converted model's products are part of what prepare() compiles: those of its own options, and in its own dtypes."""
+    asked = lambda model, dtype=None: set(recording_of(model, 200, "h200", dtype)[0].splitlines()[1:])
+    model = model_of("Qwen3Moe").bfloat16()
+    assert asked(model) == set()
+    names = experts.convert_experts_(model, "rowwise")
+    exact = asked(model)
+    assert any(line.startswith("grouped_gemm e4m3fn*e4m3fn->bf16") and "along=k" in line for line in exact)
+    assert not any(line.startswith(("cast", "elementwise")) and line.endswith("fast") for line in exact)
+    experts.convert_experts_(model, "rowwise", fast_gradients=True, fast_math=True)
+    fast = asked(model)
+    assert any(line.startswith("cast bf16->e4m3fn of=x*sigmoid(x)*up") and line.endswith("fast") for line in fast)
+    assert not any("along=k" in line and "fast" not in line for line in fast)
+    recorded = recording_of_call(lambda: experts.run_products(model, [200], torch.bfloat16, "rowwise"), "h200").splitlines()
+    assert exact | fast == set(recorded[1:])
+    with torch.no_grad():
+        assert asked(model) < fast and not any("along=k" in line for line in asked(model))
+    experts.convert_experts_(model, "tensorwise")
+    assert not any("row" in line and line.startswith("grouped") for line in asked(model))
+    of_float32 = asked(model.float(), torch.bfloat16)
+    assert any(line.startswith("cast f32->e4m3fn") for line in of_float32) and any("->bf16" in line for line in of_float32)
+    experts.quantize_experts_(model.bfloat16())
+    quantized = asked(model)
+    assert quantized and not any("along=k" in line or "f32->" in line for line in quantized)
+    model.set_experts_implementation("grouped_mm")
+    assert asked(model) == set()
+    other = model_of("GptOss").bfloat16()
+    found = experts.convert_experts_(other)
+    assert any("grouped_gemm" in line for line in asked(other)) and len(found) == len(names) == 2
+
+
+def test_prepare_compiles_for_hopper(tmp_path, monkeypatch):
+    model = model_of("Qwen3Moe").bfloat16()
+    names = experts.convert_experts_(model)
+    monkeypatch.setattr(_prepare._core, "prepare", lambda *arguments: None)
+    prepared = ingot.torch.prepare(model, 64, gpu="h200")
+    assert prepared.layers == tuple(names) and prepared.left_out == ()
+    prepared = ingot.torch.prepare(model, 64, gpu="a100")
+    assert prepared.layers == () and [name for name, _ in prepared.left_out] == names
+    assert all("grouped GEMMs have no other kernel" in reason for _, reason in prepared.left_out)
 
 
 def test_conversions_messages():

@@ -14,7 +14,7 @@ never waits. Needs transformers 5.
 
 from __future__ import annotations
 
-from typing import Dict, List, NoReturn, Optional, Sequence
+from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 from transformers.activations import SiLUActivation
@@ -25,6 +25,7 @@ from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
+from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
 
 try:
@@ -39,6 +40,7 @@ _MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the 
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
+_Kind = tuple  # what products of the same kernels have in common: sizes, dtypes of rows and weights, the recipe, what is fast
 
 
 def _is_stack(module: torch.nn.Module) -> bool:
@@ -213,62 +215,98 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     """Runs the products of each kind of a model's stacked experts on tensors whose values are undefined, for ingot.record: forward
     and backward by a recipe, or with FP8 weights as quantize_experts_() makes them (None). Weights may be on meta. A model without
     such experts does nothing."""
-    seen = set()
+    seen: Set[_Kind] = set()
     for module in filter(_is_stack, model.modules()):
-        if recipe is not None and _is_fused(module):
-            kind = (*_weight_of(module, "down_proj").shape, getattr(module.config, "num_experts_per_tok", 1))
-            if kind not in seen:
-                seen.add(kind)
-                _run_mlp(kind, tokens, dtype, recipe)
+        for fast in (False, True):
+            _run_stack(module, tokens, (dtype, dtype), recipe, (fast, fast), seen)
+
+
+def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional[torch.dtype]) -> None:
+    """As run_products(), of the experts that convert_experts_() or quantize_experts_() converted, as these compute, and forward
+    alone where gradients are off, for ingot.torch.prepare(). dtype: the rows'; None for the weights', or with codes the model's
+    own."""
+    seen: Set[_Kind] = set()
+    of_model = next((each.dtype for each in model.parameters() if each.dtype in HIGH_PRECISION), torch.bfloat16)
+    for module in map(model.get_submodule, converted_of(model)):
+        quantized = hasattr(module, "down_proj_scale_inv")
+        options = getattr(module, "ingot_options", _DEFAULT)
+        fast = options.fast_gradients, getattr(module, "ingot_fast_math", False)
+        dtypes = dtype or of_model if quantized else dtype or module.down_proj.dtype, module.down_proj.dtype
+        _run_stack(module, tokens, dtypes, None if quantized else options.recipe, fast, seen)
+
+
+def converted_of(model: torch.nn.Module) -> List[str]:
+    """The names of the modules of stacked experts that run by Ingot."""
+    modules = model.named_modules()
+    return [name for name, module in modules if _is_stack(module) and module.config._experts_implementation == NAME]
+
+
+def _run_stack(
+    module: torch.nn.Module,
+    tokens: Sequence[int],
+    dtypes: Tuple[torch.dtype, torch.dtype],
+    recipe: Optional[str],
+    fast: Tuple[bool, bool],
+    seen: Set[_Kind],
+) -> None:
+    chosen = getattr(module.config, "num_experts_per_tok", 1)
+    if recipe is not None and _is_fused(module):
+        kind = (*_weight_of(module, "down_proj").shape, chosen, dtypes, recipe, fast)
+        if kind not in seen:
+            seen.add(kind)
+            _run_mlp(kind, tokens)
+        return
+    for name in _WEIGHTS:
+        weight = getattr(module, name, None)
+        if weight is None:
             continue
-        for name in _WEIGHTS:
-            weight = getattr(module, name, None)
-            if weight is None:
-                continue
-            experts, n, k = weight.transpose(1, 2).shape if module.is_transposed else weight.shape
-            chosen = getattr(module.config, "num_experts_per_tok", 1)
-            activation = _activation_of(module) if name == "down_proj" else None
-            kind = experts, n, k, chosen, activation
-            if kind not in seen:
-                seen.add(kind)
-                _run_product(kind, tokens, dtype, recipe)
+        is_transposed = module.is_transposed and not hasattr(module, f"{name}_scale_inv")
+        experts, n, k = weight.transpose(1, 2).shape if is_transposed else weight.shape
+        activation = _activation_of(module) if name == "down_proj" else None
+        kind = experts, n, k, chosen, activation, dtypes, recipe, fast
+        if kind not in seen:
+            seen.add(kind)
+            _run_product(kind, tokens)
 
 
-def _run_mlp(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: str) -> None:
-    experts, features, intermediate, chosen = kind
-    gate_up = torch.empty(experts, 2 * intermediate, features, dtype=dtype, requires_grad=True)
-    down = torch.empty(experts, features, intermediate, dtype=dtype, requires_grad=True)
+def _run_mlp(kind: _Kind, tokens: Sequence[int]) -> None:
+    experts, features, intermediate, chosen, (dtype, of_weights), recipe, (fast_gradients, fast_math) = kind
+    gate_up = torch.empty(experts, 2 * intermediate, features, dtype=of_weights, requires_grad=True)
+    down = torch.empty(experts, features, intermediate, dtype=of_weights, requires_grad=True)
+    options = LinearOptions(recipe, "experts", fast_gradients=fast_gradients)
     for count in tokens:
         hidden = torch.empty(count, features, dtype=dtype, requires_grad=True)
         weights = torch.empty(count, chosen, dtype=dtype, requires_grad=True)
         index = torch.zeros(count, chosen, dtype=torch.int64)
-        for fast in (False, True):
-            options = LinearOptions(recipe, "experts", fast_gradients=fast)
-            arguments = hidden, index, weights, gate_up, down, options, fast
-            with torch.no_grad():
-                mlp_of_rows(*arguments)
+        arguments = hidden, index, weights, gate_up, down, options, fast_math
+        with torch.no_grad():
+            mlp_of_rows(*arguments)
+        if torch.is_grad_enabled():
             output = mlp_of_rows(*arguments)
             torch.autograd.grad(output, (hidden, weights, gate_up, down), torch.empty_like(output))
 
 
-def _run_product(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: Optional[str]) -> None:
-    experts, n, k, chosen, activation = kind
+def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
+    experts, n, k, chosen, activation, (dtype, of_weights), recipe, (fast_gradients, _) = kind
     ends = torch.zeros(experts, dtype=torch.int32)
-    weight = torch.empty(experts, n, k, dtype=dtype, requires_grad=recipe is not None)
+    weight = torch.empty(experts, n, k, dtype=of_weights, requires_grad=recipe is not None)
     if recipe is None:
-        codes, scale_inv = quantize_rows(weight.view(experts * n, k), _E4M3, 0)
+        codes, scale_inv = weight, torch.empty(experts * n)
+        if of_weights not in FORMATS:
+            codes, scale_inv = quantize_rows(weight.view(experts * n, k), _E4M3, 0)
         codes, scale_inv = codes.view(experts, n, k), scale_inv.view(experts, n)
     for count in tokens:
         rows = count * chosen
         if recipe is None:
-            grouped_linear(torch.empty(rows, k, dtype=dtype), codes, scale_inv, ends)
+            with torch.no_grad():
+                grouped_linear(torch.empty(rows, k, dtype=dtype), codes, scale_inv, ends)
             continue
         columns = 2 * k if activation is not None else k
         input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)
-        for fast in (False, True):
-            options = LinearOptions(recipe, "experts", fast_gradients=fast)
-            with torch.no_grad():
-                grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+        options = LinearOptions(recipe, "experts", fast_gradients=fast_gradients)
+        with torch.no_grad():
+            grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+        if torch.is_grad_enabled():
             output = grouped_linear(input, weight, ends=ends, options=options, activation=activation)
             torch.autograd.grad(output, (input, weight), torch.empty_like(output))
 

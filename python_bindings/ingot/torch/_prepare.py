@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import time
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
 
@@ -146,8 +147,9 @@ def _kinds(layers: list) -> Iterator[torch.nn.Module]:
 def recording_of(
     model: torch.nn.Module, tokens: Tokens, gpu: str, dtype: Optional[torch.dtype] = None
 ) -> Tuple[str, list, list]:
-    """What the model's layers ask for on a GPU of this name, as the text of a recording; the layers with their names,
-    and those that are left out. Runs each layer once on tensors that nobody reads or writes."""
+    """What the model's layers, and experts of ingot.integrations, ask for on a GPU of this name, as the text of a recording; the
+    layers with their names, and those that are left out, experts too. Runs each layer once on tensors that nobody reads or
+    writes."""
     counts = checked_tokens("ingot.torch.prepare", tokens)
     layers, left_out = _layers_to_run(model)
 
@@ -155,7 +157,19 @@ def recording_of(
         for layer in _kinds(layers):
             _run_layer(layer, counts, dtype, torch.device("cpu"))
 
-    return recording_of_call(run, gpu), layers, left_out
+    texts, experts = [recording_of_call(run, gpu)], _experts()
+    try:
+        if experts is not None:
+            texts.append(recording_of_call(lambda: experts.run_converted(model, counts, dtype), gpu))
+    except LinearError as error:  # of GPUs that have no grouped GEMMs
+        left_out += [(name, str(error)) for name in experts.converted_of(model)]
+    lines = dict.fromkeys(line for text in texts for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines), layers, left_out
+
+
+def _experts():
+    """What knows transformers' experts, if the program has imported it."""
+    return sys.modules.get("ingot.integrations.experts")
 
 
 def recording_of_call(call: Callable[[], object], gpu: str) -> str:
@@ -185,8 +199,8 @@ def prepare(
     dtype: Optional[torch.dtype] = None,
     progress: Optional[Progress] = None,
 ) -> Prepared:
-    """Compiles and loads every kernel that the model's Ingot layers need for these numbers of tokens, on all cores, so
-    that its first step compiles nothing. Kernels that are in the store are only loaded.
+    """Compiles and loads every kernel that the model's Ingot layers, and experts that ingot.integrations.experts converted, need
+    for these numbers of tokens, on all cores, so that its first step compiles nothing. Kernels that are in the store are only loaded.
 
     tokens: how many rows the layers' inputs have in one step, batch times sequence; or several such numbers. gpu: the
     name of another GPU, such as "h200", for which kernels are compiled into the store: this machine needs no GPU, and
@@ -219,15 +233,19 @@ def prepare(
     counts = checked_tokens("ingot.torch.prepare", tokens)
     name = gpu if gpu is not None else _core.gpu_name(context)
     layers, left_out = _layers_to_run(model)
+    experts = [] if _experts() is None else _experts().converted_of(model)
     if name:
         recording, layers, left_out = recording_of(model, counts, name, dtype)
         with stack:
             _core.prepare(context, recording, gpu or "", note)
+    else:
+        left_out += [(each, "this GPU is not one whose kind is known") for each in experts]
     if gpu is None:
         _run_on_gpu(layers, counts, dtype, device)
+    refused = {each for each, _ in left_out}
     return Prepared(
         gpu=name,
-        layers=tuple(each for each, _ in layers),
+        layers=(*(each for each, _ in layers), *(each for each in experts if each not in refused)),
         left_out=tuple(left_out),
         kernels=tuple(kernels),
         compiled=context.stats()["compiled"] - before,
