@@ -54,7 +54,8 @@ class CheckpointReport:
     buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
     place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
     stacked: those of them that are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert
-    where it has them apart. experts: modules whose stacks quantize_experts_() made, and the checkpoint has in FP8. ignored: scales of activations and of the KV cache, of which the model makes no use.
+    where it has them apart. ignored: scales of activations and of the KV cache, of which the model makes no use. experts: modules
+    whose stacks quantize_experts_() made, and the checkpoint has in FP8.
     note: what the caller has yet to do ("" if nothing).
     """
 

@@ -255,12 +255,12 @@ def save_float8_checkpoint(
     Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and the weights of trained Float8Linear
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
     "row" or "128x128"). Experts that ingot.integrations.experts.quantize_experts_() made, alone or besides such layers, are
-    written as their buffers, which are loaded after that call on the model. Other linear layers, and those that share their weight with an embedding, stay as they are and are
-    listed as not converted. path: a .safetensors file, or a folder, which gets model.safetensors and a config.json, that
-    of the model's `config` or what was there, with quantization_config, and generation_config.json for a model that
-    has one. Names are those of the model without wrappers (torch.compile, checkpoint_wrapper, DDP). scale_name:
-    weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and scale_inv come back by
-    load_float8_checkpoint().
+    written as their buffers, which are loaded after that call on the model. Other linear layers, and those that share their
+    weight with an embedding, stay as they are and are listed as not converted. path: a .safetensors file, or a folder,
+    which gets model.safetensors and a config.json, that of the model's `config` or what was there, with
+    quantization_config, and generation_config.json for a model that has one. Names are those of the model without wrappers
+    (torch.compile, checkpoint_wrapper, DDP). scale_name: weight_scale or weight_scale_inv; default: as engines expect for
+    the layout. All bits of codes and scale_inv come back by load_float8_checkpoint().
 
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With

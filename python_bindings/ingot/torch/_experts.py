@@ -172,11 +172,12 @@ def experts_mlp(
 
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
-    2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
-    "tensorwise" or "rowwise", keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`.
-    fast_math: the activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last. A weight's main_grad is
-    float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden and intermediate sizes that are multiples of 16.
-    Raises LinearError."""
+    2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns
+    (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise" or "rowwise",
+    keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
+    activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last; on the CPU neither of the two fast
+    ones changes anything. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden
+    and intermediate sizes that are multiples of 16. Raises LinearError."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     for name, operand in {**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight}.items():
         check_dense("experts_mlp", name, operand)

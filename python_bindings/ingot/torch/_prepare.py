@@ -200,7 +200,8 @@ def prepare(
     progress: Optional[Progress] = None,
 ) -> Prepared:
     """Compiles and loads every kernel that the model's Ingot layers, and experts that ingot.integrations.experts converted, need
-    for these numbers of tokens, on all cores, so that its first step compiles nothing. Kernels that are in the store are only loaded.
+    for these numbers of tokens, on all cores, so that its first step compiles nothing. Kernels that are in the store are only
+    loaded.
 
     tokens: how many rows the layers' inputs have in one step, batch times sequence; or several such numbers. gpu: the
     name of another GPU, such as "h200", for which kernels are compiled into the store: this machine needs no GPU, and
