@@ -67,13 +67,21 @@ class ModuleChecker {
     this->region("scratch", region, bytes, tensors);
   }
 
+  // Memory that a call needs, of a region that may be larger.
+  struct Part {
+    MemoryRegion region;
+    std::size_t bytes;
+  };
+  void apart(const char* name, const Part& one, const char* of_other, const Part& other) const {
+    if (one.region.data == nullptr || other.region.data == nullptr || one.bytes == 0 || other.bytes == 0) return;
+    const auto* const first = static_cast<const std::byte*>(one.region.data);
+    const auto* const second = static_cast<const std::byte*>(other.region.data);
+    if (second >= first + one.bytes || first >= second + other.bytes) return;
+    refuse(name, fmt::format("overlaps {}: give it separate memory", of_other));
+  }
   void saved_apart(const MemoryRegion& saved, std::size_t saved_bytes, const MemoryRegion& scratch,
                    std::size_t scratch_bytes) const {
-    if (saved.data == nullptr || scratch.data == nullptr || saved_bytes == 0 || scratch_bytes == 0) return;
-    const auto* const first = static_cast<const std::byte*>(saved.data);
-    const auto* const second = static_cast<const std::byte*>(scratch.data);
-    if (second >= first + saved_bytes || first >= second + scratch_bytes) return;
-    refuse("saved", "overlaps the scratch: give it separate memory");
+    apart("saved", {saved, saved_bytes}, "the scratch", {scratch, scratch_bytes});
   }
 
   // What a backward is given must be what a forward of this plan left.

@@ -72,18 +72,6 @@ class ExpertsChecker : public LinearChecker {
     one_set(name, weight.codes.transposed, weight.codes.transposed_scale_inv, cast, layer.experts * in, out,
             layer.experts * scale_count(cast.transposed_scale.value_or(cast.scale), out, in));
   }
-  // Memory that a call needs, of a region that may be larger.
-  struct Part {
-    MemoryRegion region;
-    std::size_t bytes;
-  };
-  void apart(const char* name, const Part& one, const char* of_other, const Part& other) const {
-    if (one.region.data == nullptr || other.region.data == nullptr || one.bytes == 0 || other.bytes == 0) return;
-    const auto* const first = static_cast<const std::byte*>(one.region.data);
-    const auto* const second = static_cast<const std::byte*>(other.region.data);
-    if (second >= first + one.bytes || first >= second + other.bytes) return;
-    refuse(name, fmt::format("overlaps {}: give it separate memory", of_other));
-  }
   void wanted(const NamedTensor& grad, bool wanted) const {
     if (!wanted) refuse(grad.name, "is given, but backward did not want it, and kept nothing for it");
   }
