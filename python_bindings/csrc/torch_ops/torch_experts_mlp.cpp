@@ -60,28 +60,18 @@ struct ExpertsPlan {
   bool all_have_experts;
 };
 
-// int32 on the input's device.
-const std::int32_t* index_of(const ExpertsPlan& of, const TorchTensor& tensor, const char* name, Device device) {
-  const auto refuse = [&](const char* why) {
-    throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), name}.text(), why);
-  };
-  if (tensor.device() != device) refuse("is on another device than the input: move one with .to()");
-  if (!tensor.is_int32()) refuse("must be int32: convert it with .to()");
-  if (!tensor.is_contiguous()) refuse("is not contiguous: call .contiguous()");
-  return static_cast<const std::int32_t*>(tensor.data());
-}
-
 template <class Arguments>
 ExpertsRouting routing_of(const ExpertsPlan& of, Arguments& all, const TorchMatrix& weights, Device device) {
   const auto index = [&](const TorchTensor& tensor, const char* name) -> RowIndex {
-    return {.data = index_of(of, tensor, name, device), .rows = tensor.elements(), .device = device};
+    return {.data = int32_of(tensor, {of.subject(), name}, device), .rows = tensor.elements(), .device = device};
   };
   const TorchTensor& ends = all.template tensor<"ends">();
-  return {.tokens = index(all.template tensor<"tokens">(), "tokens"),
-          .rows = index(all.template tensor<"rows">(), "rows"),
-          .weights = weights.view,
-          .ends = {.data = index_of(of, ends, "ends", device), .experts = ends.elements(), .device = device},
-          .all_have_experts = of.all_have_experts};
+  return {
+      .tokens = index(all.template tensor<"tokens">(), "tokens"),
+      .rows = index(all.template tensor<"rows">(), "rows"),
+      .weights = weights.view,
+      .ends = {.data = int32_of(ends, {of.subject(), "ends"}, device), .experts = ends.elements(), .device = device},
+      .all_have_experts = of.all_have_experts};
 }
 
 // f32 of a region, or none.
@@ -146,16 +136,6 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   run.note(all, all.result<"saved">());
 }
 
-// What a forward has left.
-TorchRegion left_by_forward(const ExpertsPlan& of, const char* name, TorchTensor& tensor, std::size_t bytes,
-                            Device device) {
-  TorchRegion region = tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
-  if (region.region().bytes == bytes) return region;
-  throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), name}.text(),
-              "has " + std::to_string(region.region().bytes) + " bytes, but a forward of this plan and size leaves " +
-                  std::to_string(bytes) + ": give what that forward returned");
-}
-
 // What a backward keeps for the gradients of the weights.
 struct ExpertsKept {
   TorchRegion up, down;
@@ -210,7 +190,8 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsRouting routing = routing_of(of, all, router, device);
   const std::int64_t rows = routing.tokens.rows;
   const TorchRun run(device, all, rows);
-  const TorchRegion saved_memory = left_by_forward(of, "saved", all.tensor<"saved">(), of.saved.bytes(rows), device);
+  const TorchRegion saved_memory =
+      left_by_forward(all.tensor<"saved">(), of.saved.bytes(rows), {of.subject(), "saved"}, device);
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = rows, .kept = true};
   const ExpertsMlpKeptMemory keeps = plan.kept_memory(rows, wants);
   ExpertsKept kept{TorchRegion(keeps.up_bytes, device), TorchRegion(keeps.down_bytes, device)};
@@ -218,7 +199,7 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
     TorchRegion left;
     const bool has_left = all.tensor<"codes">().given() || !plan.down.weight_again.any;
     if (wants.reaches_hidden() && has_left) {
-      left = left_by_forward(of, "codes", all.tensor<"codes">(), of.left.bytes, device);
+      left = left_by_forward(all.tensor<"codes">(), of.left.bytes, {of.subject(), "codes"}, device);
     }
     const ExpertsRegions of_left = regions_of(of.left, left.region());
     std::array<TorchMatrix, 2> values;

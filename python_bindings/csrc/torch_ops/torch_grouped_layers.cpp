@@ -69,15 +69,13 @@ TorchMatrix input_of(const GroupedPlan& of, const TorchTensor& tensor) {
 }
 
 ExpertEnds ends_of(const GroupedPlan& of, const TorchTensor& tensor, Device device) {
-  if (tensor.device() != device) refuse(of, "ends", "is on another device than the input: move one with .to()");
-  if (!tensor.is_int32()) refuse(of, "ends", "must be int32: convert it with .to()");
-  if (!tensor.is_contiguous()) refuse(of, "ends", "is not contiguous: call .contiguous()");
+  const std::int32_t* const ends = int32_of(tensor, {of.subject(), "ends"}, device);
   if (tensor.elements() != of.plan.experts) {
     refuse(of, "ends",
            "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
                std::to_string(of.plan.experts) + " experts");
   }
-  return {.data = static_cast<const std::int32_t*>(tensor.data()), .experts = of.plan.experts, .device = device};
+  return {.data = ends, .experts = of.plan.experts, .device = device};
 }
 
 void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
@@ -117,16 +115,6 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
   run.note(all, all.result<"codes">());
 }
 
-// What a forward has left, if it is given.
-TorchRegion left_by_forward(const GroupedPlan& of, const char* name, TorchTensor& tensor, std::size_t bytes,
-                            Device device) {
-  TorchRegion region = tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
-  if (region.region().bytes == bytes) return region;
-  refuse(of, name,
-         "has " + std::to_string(region.region().bytes) + " bytes, but a forward of this plan and size leaves " +
-             std::to_string(bytes) + ": give what that forward returned");
-}
-
 void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
   const GroupedPlan& of = all.plan(plans_of<GroupedPlan>(), all.integer<"plan">());
   const GroupedLinearPlan& plan = of.plan;
@@ -142,7 +130,7 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
 
   TorchRegion saved_memory, codes;
   if (wants.weight) {
-    saved_memory = left_by_forward(of, "saved", all.tensor<"saved">(), of.saved.bytes(tokens), device);
+    saved_memory = left_by_forward(all.tensor<"saved">(), of.saved.bytes(tokens), {of.subject(), "saved"}, device);
   }
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = tokens, .kept = true};
   const Dtype dtype = plan.rows.dtypes.input;
@@ -164,7 +152,7 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
     weight = operand_of(all.tensor<"weight">(), {of.subject(), "weight"}, device);
     tensors.weight = weight.view;
   } else if (wants.input) {
-    codes = left_by_forward(of, "codes", all.tensor<"codes">(), plan.weight_memory().bytes, device);
+    codes = left_by_forward(all.tensor<"codes">(), plan.weight_memory().bytes, {of.subject(), "codes"}, device);
     tensors.codes = expert_weight_codes(plan, codes.region(), device);
   }
   const std::size_t scratch_bytes = grouped_linear_backward_scratch(plan, tensors);

@@ -151,18 +151,6 @@ void forward(TorchArgumentsOf<kLinearForward>& all) {
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// What an earlier call has left, if it is given.
-TorchRegion given_region(TorchTensor& tensor, Device device) {
-  return tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
-}
-
-void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& region, std::size_t bytes) {
-  if (region.region().bytes == bytes) return;
-  throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, name}.text(),
-              "has " + std::to_string(region.region().bytes) + " bytes, but a forward of this plan and size leaves " +
-                  std::to_string(bytes) + ": give what that forward returned");
-}
-
 // grad_output, in high precision, as one element for all, or as codes; of codes `view` has the shape alone.
 struct LayerGradOutput {
   LayerGradOutput(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& tensor,
@@ -216,8 +204,9 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
                    {{{&LinearScales::grad_output, "scale of grad_output", all.tensor<"grad_output_scale">()},
                      {&LinearScales::weight, "scale of weight", all.tensor<"weight_scale">()}}});
 
-  const TorchRegion saved_memory = given_region(all.tensor<"saved">(), device);
-  if (wants.weight) require_bytes(plan, "saved", saved_memory, of.saved.bytes(tokens));
+  const TorchRegion saved_memory =
+      wants.weight ? left_by_forward(all.tensor<"saved">(), of.saved.bytes(tokens), {plan.subject, "saved"}, device)
+                   : given_region(all.tensor<"saved">(), device);
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = tokens, .kept = true};
   TorchResult grad_input(wants.input, sizes_with_last(gradient.sizes(), plan.shape.in_features), plan.dtypes.input,
                          device);
@@ -237,8 +226,7 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
   const TorchWeight given_weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
   TorchRegion kept_codes;
   if (wants.input && !given_weight.is_codes() && !of.reads_weight()) {
-    kept_codes = given_region(all.tensor<"codes">(), device);
-    require_bytes(plan, "codes", kept_codes, of.weight_bytes[0]);
+    kept_codes = left_by_forward(all.tensor<"codes">(), of.weight_bytes[0], {plan.subject, "codes"}, device);
   }
   const WeightOfBackward weight(plan, wants.input, given_weight, kept_codes.region(), of.casts_whole_weights_again,
                                 run);

@@ -32,6 +32,12 @@ std::span<const std::int64_t> sizes_of(const TorchTensor& tensor) {
   return tensor.given() ? tensor.sizes() : std::span<const std::int64_t>();
 }
 
+[[noreturn]] void refuse_left(const TensorName& name, std::size_t has, std::size_t leaves) {
+  throw Error(ErrorCode::invalid_argument, name.text(),
+              "has " + std::to_string(has) + " bytes, but a forward of this plan and size leaves " +
+                  std::to_string(leaves) + ": give what that forward returned");
+}
+
 TorchSizes sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output) {
   return sizes_with_last(grad_output.sizes(), plan.shape.in_features);
 }
@@ -113,6 +119,24 @@ LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
   return made;
 }
 
+const std::int32_t* int32_of(const TorchTensor& tensor, const TensorName& name, Device device) {
+  const auto refuse = [&](const char* why) { throw Error(ErrorCode::invalid_argument, name.text(), why); };
+  if (tensor.device() != device) refuse("is on another device than the input: move one with .to()");
+  if (!tensor.is_int32()) refuse("must be int32: convert it with .to()");
+  if (!tensor.is_contiguous()) refuse("is not contiguous: call .contiguous()");
+  return static_cast<const std::int32_t*>(tensor.data());
+}
+
+TorchRegion given_region(TorchTensor& tensor, Device device) {
+  return tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
+}
+
+TorchRegion left_by_forward(TorchTensor& tensor, std::size_t bytes, const TensorName& name, Device device) {
+  TorchRegion region = given_region(tensor, device);
+  if (region.region().bytes != bytes) refuse_left(name, region.region().bytes, bytes);
+  return region;
+}
+
 TorchKept::TorchKept(const TorchKeptSize& size, bool keeps_saved, bool keeps_codes, Device device)
     : kept_((keeps_saved ? size.saved : 0) + (keeps_codes ? size.all_codes() : 0), device),
       passing_(keeps_codes ? 0 : size.all_codes(), device),
@@ -127,10 +151,7 @@ TorchKept::TorchKept(TorchTensor tensor, const TorchKeptSize& size, bool needs_c
   const std::size_t bytes = kept_.region().bytes;
   const bool has_codes = bytes == size.saved + size.all_codes();
   if (!has_codes && (needs_codes || bytes != size.saved)) {
-    throw Error(ErrorCode::invalid_argument, name.text(),
-                "has " + std::to_string(bytes) + " bytes, but a forward of this plan and size leaves " +
-                    std::to_string(size.saved + (needs_codes ? size.all_codes() : 0)) +
-                    ": give what that forward returned");
+    refuse_left(name, bytes, size.saved + (needs_codes ? size.all_codes() : 0));
   }
   saved_ = part_of(kept_.region(), 0, size.saved);
   if (has_codes) codes_ = part_of(kept_.region(), size.saved, size.all_codes());

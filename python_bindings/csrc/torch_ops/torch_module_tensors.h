@@ -69,6 +69,15 @@ class TorchCall : public TorchRun {
   std::deque<TorchRegion> regions_{};
 };
 
+// int32 of the call: the ends of experts, or an index of rows. Throws Error{invalid_argument} for another dtype, for
+// one that is not contiguous, and for one on another device than the layer's input.
+const std::int32_t* int32_of(const TorchTensor& tensor, const TensorName& name, Device device);
+
+// The memory of a tensor; none if it is not given.
+TorchRegion given_region(TorchTensor& tensor, Device device);
+// The same of what a forward left. Throws Error{invalid_argument} for another number of bytes.
+TorchRegion left_by_forward(TorchTensor& tensor, std::size_t bytes, const TensorName& name, Device device);
+
 // The bytes of the codes of each weight of a module's layers.
 using TorchCodesSizes = std::array<std::size_t, 3>;
 
