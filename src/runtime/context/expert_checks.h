@@ -11,7 +11,7 @@
 
 namespace ingot {
 
-// Of tensors that have passed their check. They do nothing unless device_api.checks_experts(). Throw
+// They do nothing unless device_api.checks_experts(). Check the tensors first, as the call does after them. Throw
 // Error{invalid_argument} that names the expert, or the row; and on a stream that is capturing a graph.
 void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, DeviceApi& device_api,
                    Stream& stream);
