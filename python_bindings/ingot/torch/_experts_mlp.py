@@ -10,11 +10,11 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse, refuse_second_derivative_of_experts
+from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse_second_derivative_of_experts
 from ._errors import LinearError, from_operator
 from ._fsdp_units import frees_weights, frees_weights_of_trace
 from ._linear import LinearOptions, casts_weight_again
-from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
+from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
 
 _PLANS: dict = {}
@@ -189,10 +189,10 @@ def run_experts_mlp(
     unless all_have_experts, are no expert's, and no token has them."""
     subject = SubjectOfExperts("experts", options)
     check_recipe_of_experts(subject, options.recipe)
-    main_grads = tuple(main_grad_of(weight, subject, part) for weight, part in ((up, "gate_up_weight "), (down, "down_weight ")))
-    for main_grad in main_grads:
-        if main_grad is not None and main_grad.dtype != torch.float32:
-            refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+    main_grads = (
+        main_grad_of_experts(up, subject, "gate_up_weight "),
+        main_grad_of_experts(down, subject, "down_weight "),
+    )
     wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
     # Of rows, whose number the GEMMs have, not of tokens.
     again = not wanted or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)

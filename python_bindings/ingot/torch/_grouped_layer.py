@@ -10,12 +10,12 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse, refuse_second_derivative_of_experts
+from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse_second_derivative_of_experts
 from ._eager_linear import wants_of
 from ._errors import LinearError, from_operator
 from ._exported import export_layer, is_exporting
 from ._linear import LinearOptions, casts_weight_again
-from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
+from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, fake, flops
 
 _PLANS: dict = {}
@@ -157,9 +157,7 @@ def run_grouped_layer(
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
         return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
-    main_grad = main_grad_of(weight, subject)
-    if main_grad is not None and main_grad.dtype != torch.float32:
-        refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+    main_grad = main_grad_of_experts(weight, subject)
     # Codes for a backward that does not come are not made.
     needs_codes = torch.is_grad_enabled() and input.requires_grad
     again = not needs_codes or casts_weight_again(options.keep_weight_codes, input, needs_codes)

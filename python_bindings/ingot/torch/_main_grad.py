@@ -30,6 +30,14 @@ def main_grad_of(weight: torch.Tensor, subject: Subject, part: str = "") -> Opti
     return main_grad if torch.is_grad_enabled() and weight.requires_grad else None
 
 
+def main_grad_of_experts(weight: torch.Tensor, subject: Subject, part: str = "") -> Optional[torch.Tensor]:
+    """The same of a weight of experts, whose main_grad is float32."""
+    main_grad = main_grad_of(weight, subject, part)
+    if main_grad is not None and main_grad.dtype != torch.float32:
+        refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+    return main_grad
+
+
 def converted(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns the weight in the dtype that its GEMMs take. parameter_of() finds the parameter again, which has the
     attributes."""
