@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ingot/codegen/types/target.h"
+#include "ingot/nn/linear/grouped_linear.h"
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/mlp.h"
