@@ -9,6 +9,9 @@ families, has only folders of the second kind. A folder includes itself and the 
 that there are no circles. Files at the root of templates and src/codegen join the folders, and any folder may include
 them.
 
+What a source file calls is declared by a header that it includes, directly or through others: the quick builds compile
+many files as one, which hides a missing include that breaks all other builds.
+
 No circles within a folder either: a header and its source count as one, and so do a Python module's imports at its head
 and within its functions (python_bindings/ingot).
 
@@ -240,6 +243,36 @@ def units(root):
     return uses
 
 
+# A function that a header declares outside classes; something that a file declares itself, or calls.
+DECLARATION = re.compile(r"^(?:[\w:<>,*&\[\]]+\s+)+[*&]?(\w+_\w+)\(", re.MULTILINE)
+OWN = re.compile(r"(\w+|[>&*\]])\s*[&*]?\s*\b(\w+)(?:\(| =|\{)")
+CALL = re.compile(r"(?<![\w.>])(?:\w+::)*(\w+_\w+)\(")
+
+
+def undeclared_calls(root):
+    """(source file, function, header): calls of functions of src's headers that no included header names."""
+    texts = {str(path.relative_to(root / "templates")): path.read_text() for path in (root / "templates").rglob("*.cuh")}
+    for path in (path for floor in FLOORS for path in (root / floor).rglob("*") if path.suffix in (".h", ".cpp")):
+        texts["ingot/" + str(path.relative_to(root / "src"))] = path.read_text()
+    includes = {name: [each for each in re.findall(r'#include "([^"]*)"', text) if each in texts] for name, text in texts.items()}
+    code = {name: re.sub(r'//[^\n]*|"(?:\\.|[^"\\\n])*"', "", text) for name, text in texts.items()}
+    words = {name: set(re.findall(r"\w+", text)) for name, text in code.items()}
+    headers = {match[1]: name for name, text in code.items() if name.endswith(".h") for match in DECLARATION.finditer(text)}
+    for name, text in code.items():
+        if not name.endswith(".cpp"):
+            continue
+        seen, ahead = set(), [name]
+        while ahead:
+            for each in includes[ahead.pop()]:
+                if each not in seen:
+                    seen.add(each)
+                    ahead.append(each)
+        own = {match[2] for match in OWN.finditer(text) if match[1] not in ("return", "else", "throw")}
+        for called in sorted(set(CALL.findall(text)) - own):
+            if called in headers and not any(called in words[each] for each in seen):
+                yield "src/" + name.removeprefix("ingot/"), called, headers[called]
+
+
 def imports_of(path, package):
     """The names that a Python module imports, wherever it does, except for what is imported for type checkers alone."""
     found, ahead = set(), [ast.parse(path.read_text())]
@@ -280,6 +313,8 @@ def check(root):
     checker = Checker(root)
     for floor in ["templates", *FLOORS]:
         checker.check_floor(floor)
+    for file, called, header in undeclared_calls(root):
+        checker.refuse(file, f"calls {called}(), and includes nothing that declares it, as {header} does")
     for circle in circles(units(root)) + circles(modules(root)):
         checker.refuse(circle[0], f"is in a circle with {', '.join(circle[1:])}: what they share belongs in a file of its "
                        "own, or they are one")

@@ -14,6 +14,11 @@ import check_includes
 WRONG = {
     # What is no file of src/include.
     "src/runtime/util/broken.h": ('#include "ingot/runtime/util/gone.h"\n', ["which is no file of src/include"]),
+    # A call of what no included header declares.
+    "src/nn/modules/undeclared.cpp": (
+        "void f() { experts_take({}); }\n",
+        ["calls experts_take(), and includes nothing that declares it, as ingot/nn/linear/grouped_linear.h does"],
+    ),
     # Rooms of src/nn, and circles within one.
     "src/nn/stray.h": ("#pragma once\n", ["it belongs in one of src/nn/: observe, recipe, linear, weights, modules, dist, planning"]),
     "src/nn/recipe/late.h": (
