@@ -94,7 +94,7 @@ def bf16_experts(torch: Any, multiply: Callable) -> Callable:
         out = multiply(torch.nn.functional.silu(gate) * up, down.transpose(-2, -1), ends)
         inverse = torch.empty_like(order)
         inverse[order] = torch.arange(order.numel(), device=order.device)
-        return (out[inverse].view(tokens, chosen, -1) * x.weights[..., None]).sum(1)
+        return (out[inverse].view(tokens, chosen, out.shape[1]) * x.weights[..., None]).sum(1)
 
     return call
 

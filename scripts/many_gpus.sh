@@ -8,12 +8,14 @@
 #   first_run        the programs of docs/distributed.md, as the page has them
 #   fsdp             bench/compare_fsdp.py
 #   tensor_parallel  bench/compare_tensor_parallel.py
+#   experts          bench/compare_expert_ranks.py
 #   profile          traces and snapshots of memory of compare_fsdp.py
 #
 # gpus: how many to use; by default all. Steps: by default all, in this order. --device cpu tries each step over gloo and
 # threads, with tiny models, on 2 processes by default. --list prints the commands and runs none.
-# The output folder gets many_gpus.json, fsdp.json, tensor_parallel.json, logs/, profile/ and what train_lm writes. A program
-# that is not built, or a package that is missing, is "skipped" with the reason. Without a CUDA device the script ends with 77.
+# The output folder gets many_gpus.json, fsdp.json, tensor_parallel.json, experts.json, logs/, profile/ and what train_lm
+# writes. A program that is not built, or a package that is missing, is "skipped" with the reason. Without a CUDA device the
+# script ends with 77.
 #
 # Environment:
 #   INGOT_BUILD=<folder>         programs and tests (default: build/ci); a release build for speeds
@@ -23,7 +25,7 @@
 #   MANY_GPUS_LIMIT=<n>          how long each program may run; benchmarks 300 s longer than their rounds (default: 1200)
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
-usage() { echo 'usage: many_gpus.sh [--device cpu] [--list] <output folder> [gpus] [cpp|tests|first_run|fsdp|tensor_parallel|profile ...]' >&2; exit 2; }
+usage() { echo 'usage: many_gpus.sh [--device cpu] [--list] <output folder> [gpus] [cpp|tests|first_run|fsdp|tensor_parallel|experts|profile ...]' >&2; exit 2; }
 device=cuda list=no
 while [ $# -gt 0 ]; do
   case $1 in
@@ -40,7 +42,7 @@ out=$1
 shift
 gpus=
 case ${1-} in [0-9]*) gpus=$1; shift ;; esac
-all_steps='cpp tests first_run fsdp tensor_parallel profile'
+all_steps='cpp tests first_run fsdp tensor_parallel experts profile'
 [ $# -gt 0 ] || set -- $all_steps
 for step in "$@"; do
   case " $all_steps " in *" $step "*) ;; *) echo "many_gpus.sh: unknown step $step; expected some of: $all_steps" >&2; exit 2 ;; esac
@@ -204,6 +206,12 @@ tensor_parallel() {
   run tensor_parallel $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_tensor_parallel.py" "${cpu_bench[@]}" "${who[@]}" \
     --seconds "$seconds" --json "$out/tensor_parallel.json"
   print_table tensor_parallel
+}
+
+experts() {
+  run experts $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_expert_ranks.py" "${cpu_bench[@]}" --seconds "$seconds" \
+    --json "$out/experts.json"
+  print_table experts
 }
 
 profile() {

@@ -1,14 +1,19 @@
-"""Mixtures of experts on several processes: FSDP2, and expert parallelism with a plain all-to-all."""
+"""Mixtures of experts on several processes: FSDP2, and expert parallelism with a plain all-to-all, by the example."""
+
+import pathlib
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.distributed as dist
 import two_processes
 from ingot.torch import LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._experts import SWIGLU, routed
 from torch.distributed.fsdp import fully_shard
 from two_processes import DEVICE, WORLD, near, normal
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+from expert_parallel import expert_parallel, float8_experts
 
 EXPERTS, HIDDEN, INTERMEDIATE, CHOSEN, TOKENS = 4 * WORLD, 64, 48, 2, 24
 OPTIONS = LinearOptions("rowwise", name="moe")
@@ -54,42 +59,6 @@ def check_fsdp2(rank):
         two_processes.all_near(losses(model, [rank]), alone, compiled)
 
 
-class Exchange(torch.autograd.Function):
-    """Rows to the ranks that have their experts, and backward the other way."""
-
-    @staticmethod
-    def forward(ctx, rows, sends, receives):
-        ctx.sizes = receives, sends
-        found = rows.new_empty(sum(receives), rows.shape[1])
-        dist.all_to_all_single(found, rows.contiguous(), receives, sends)
-        return found
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Exchange.apply(grad, *ctx.sizes), None, None
-
-
-def parallel_moe(x, index, weights, gate_up, down):
-    """gate_up and down: those of this rank's experts."""
-    local = EXPERTS // WORLD
-    of_rows, order = index.reshape(-1).sort(stable=True)
-    counts = torch.bincount(of_rows, minlength=EXPERTS).view(WORLD, local)
-    theirs = torch.empty_like(counts)
-    dist.all_to_all_single(theirs, counts)
-    sends, receives = counts.sum(1).tolist(), theirs.sum(1).tolist()
-    rows = Exchange.apply(x[order // CHOSEN], sends, receives)
-    # They come by ranks, and by experts from each rank.
-    expert = torch.arange(local, device=x.device).repeat(WORLD).repeat_interleave(theirs.view(-1))
-    by_expert = expert.argsort(stable=True)
-    ends = theirs.sum(0).cumsum(0).to(torch.int32)
-    hidden = grouped_linear(rows[by_expert], gate_up, ends=ends, options=OPTIONS)
-    out = grouped_linear(hidden, down, ends=ends, options=OPTIONS, activation="silu(x) * up")
-    back = torch.empty_like(out).index_copy(0, by_expert, out)
-    mine = Exchange.apply(back, receives, sends)
-    by_token = torch.empty_like(mine).index_copy(0, order, mine).view(*index.shape, HIDDEN)
-    return (by_token * weights[..., None]).sum(1)
-
-
 def check_expert_parallel(rank):
     """The last rank has no tokens, and no token has the first expert. Outputs and the gradients of tokens have one process's
     bits; along the rows, a rank's experts share their scales with each other only."""
@@ -108,7 +77,7 @@ def check_expert_parallel(rank):
     experts = slice(rank * EXPERTS // WORLD, (rank + 1) * EXPERTS // WORLD)
     parts = [each.detach()[experts].clone().requires_grad_() for each in (whole.gate_up, whole.down)]
     own = x[mine].clone().requires_grad_()
-    found = parallel_moe(own, index[mine], weights[mine], *parts)
+    found = expert_parallel(own, index[mine], weights[mine], EXPERTS, float8_experts(*parts, OPTIONS))
     found.backward(grad[mine])
     torch.testing.assert_close(found, right[mine], rtol=1e-5, atol=1e-5)
     near(own.grad, given.grad[mine], "grad_input")

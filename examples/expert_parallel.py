@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Expert parallelism by a plain all-to-all: each rank has some of a layer's experts in FP8, and tokens' rows go to the ranks
+that have theirs.
+
+    torchrun --nproc_per_node 2 examples/expert_parallel.py                  # on the GPUs of one machine, or on its CPU
+
+A program copies expert_parallel() and changes how rows cross, for a dispatcher such as DeepEP: grouped_linear() takes rows
+sorted by expert, wherever they come from.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, List, Optional
+
+import torch
+import torch.distributed as dist
+from ingot.torch import LinearOptions, grouped_linear
+
+
+class Exchange(torch.autograd.Function):
+    """Rows to other ranks: sends[r] to rank r, receives[r] from it; their gradients the other way."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, sends: List[int], receives: List[int], group: Any) -> torch.Tensor:
+        ctx.back = receives, sends, group
+        found = rows.new_empty(sum(receives), rows.shape[1])
+        dist.all_to_all_single(found, rows.contiguous(), receives, sends, group=group)
+        return found
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor):
+        return Exchange.apply(grad, *ctx.back), None, None, None
+
+
+def expert_parallel(
+    hidden: torch.Tensor,
+    index: torch.Tensor,
+    router_weights: torch.Tensor,
+    experts: int,
+    of_rank: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    group: Optional[Any] = None,
+) -> torch.Tensor:
+    """The sum of a token's experts, (tokens, H), as hidden is. index and router_weights: (tokens, chosen). experts: of all ranks,
+    each of which has as many. of_rank(rows, ends): this rank's experts, of rows sorted by expert, int32 ends on the device."""
+    ranks = dist.get_world_size(group)
+    local, chosen = experts // ranks, index.shape[1]
+    by_expert = index.reshape(-1).argsort(stable=True)
+    counts = torch.bincount(index.reshape(-1), minlength=experts).view(ranks, local)
+    theirs = torch.empty_like(counts)  # what each rank sends to this one, by expert
+    dist.all_to_all_single(theirs, counts, group=group)
+    sends, receives = torch.stack([counts.sum(1), theirs.sum(1)]).tolist()
+    rows = Exchange.apply(hidden[by_expert // chosen], sends, receives, group)
+    # They come by ranks, and by experts from each rank.
+    expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.view(-1), output_size=rows.shape[0])
+    order = expert.argsort(stable=True)
+    out = of_rank(rows[order], theirs.sum(0).cumsum(0).to(torch.int32))
+    mine = Exchange.apply(torch.empty_like(out).index_copy(0, order, out), receives, sends, group)
+    of_tokens = torch.empty_like(mine).index_copy(0, by_expert, mine).view(*index.shape, mine.shape[1])
+    return (of_tokens * router_weights[..., None]).sum(1)
+
+
+def float8_experts(gate_up: torch.Tensor, down: torch.Tensor, options: LinearOptions) -> Callable:
+    """A rank's gated MLPs in FP8. gate_up: (its experts, 2 * intermediate, H); down: (its experts, H, intermediate)."""
+
+    def of_rank(rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        both = grouped_linear(rows, gate_up, ends=ends, options=options)
+        return grouped_linear(both, down, ends=ends, options=options, activation="silu(x) * up")
+
+    return of_rank
+
+
+def main() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    hidden_size, intermediate, experts, chosen, tokens = 128, 256, 4 * ranks, 2, 64
+    torch.manual_seed(rank)
+    weight = lambda *shape: torch.nn.Parameter(torch.randn(*shape, device=device) / shape[-1] ** 0.5)
+    gate_up, down = weight(experts // ranks, 2 * intermediate, hidden_size), weight(experts // ranks, hidden_size, intermediate)
+    of_rank = float8_experts(gate_up, down, LinearOptions("rowwise", name="experts"))
+    optimizer = torch.optim.AdamW([gate_up, down], lr=1e-2)
+    x = torch.randn(tokens, hidden_size, device=device)
+    weights, index = torch.rand(tokens, experts, device=device).topk(chosen)
+    for step in range(10):
+        loss = (expert_parallel(x, index, weights, experts, of_rank) - x).square().mean()
+        (loss / ranks).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
