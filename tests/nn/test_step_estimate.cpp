@@ -368,6 +368,7 @@ std::vector<Compared> of_benchmark(const std::string& name) {
     const std::string contender = each.at("contender");
     const std::size_t end = contender.find(", compiled");
     if (end == std::string::npos || (contender != "bf16, compiled" && !contender.starts_with("ingot "))) continue;
+    if (contender.ends_with("16-bit gathers")) continue;  // of tensor parallelism: by PyTorch's styles
     const std::string recipe = contender.starts_with("bf16") ? "high_precision" : contender.substr(6, end - 6);
     StepRequest request = request_of(mlp ? found : found.at("model"), mlp, gpus, recipe);
     request.float8_gather = contender.ends_with("FP8 gather");
@@ -410,14 +411,29 @@ std::vector<Compared> of_train_gpt() {
 
 }  // namespace
 
+// Small steps of FSDP2 wait for the host, which has nothing to do with a mesh that shards nothing.
+BOOST_AUTO_TEST_CASE(small_steps_wait_for_the_host) {
+  const auto estimate = [](const GpuMesh& mesh, std::int64_t tokens) {
+    StepRequest request = request_of({{"hidden", 4096}, {"intermediate", 14336}, {"layers", 8}, {"tokens", tokens}},
+                                     false, mesh.shards, "tensorwise");
+    request.mesh = mesh;
+    return step_estimate(request);
+  };
+  const StepEstimate few = estimate({.shards = 2}, 1024);
+  BOOST_TEST(few.step_ms() == few.host_ms);
+  BOOST_TEST(few.gpu_ms() < few.host_ms);
+  BOOST_TEST(few.binds == "the host");
+  const StepEstimate many = estimate({.shards = 2}, 16384);
+  BOOST_TEST(many.host_ms == few.host_ms);
+  BOOST_TEST(many.step_ms() == many.gpu_ms());
+  BOOST_TEST(many.binds != "the host");
+  BOOST_TEST(estimate({}, 1024).host_ms == 0);
+}
+
 // docs/distributed.md has these rows, and says why some are further away than 10 %.
-constexpr std::array<std::string_view, 7> kFar{"1 H100, GPT 4096, rowwise",
-                                               "1 H100, Llama, rowwise",
+constexpr std::array<std::string_view, 5> kFar{"1 H100, GPT 4096, rowwise", "1 H100, Llama, rowwise",
                                                "4 H200, Llama, tensorwise, FP8 gather",
-                                               "2 H200, Llama, tensorwise, FP8 gather",
-                                               "2 H200, Llama, rowwise, 16 bits gather",
-                                               "2 H200, Llama, rowwise, FP8 gather",
-                                               "4 H200, MLP, rowwise"};
+                                               "2 H200, Llama, rowwise, 16 bits gather", "4 H200, MLP, rowwise"};
 BOOST_AUTO_TEST_CASE(estimates_are_near_what_was_measured) {
   std::ifstream file(kRoot / "docs/distributed.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};

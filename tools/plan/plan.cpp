@@ -146,14 +146,15 @@ std::string table(const StepRequest& request, const std::vector<PlanRow>& rows) 
       parameters_of(request.model) / 1e9, request.model.layers, mesh.shards * mesh.tensor * mesh.replicas, request.gpu,
       mesh.node, mesh.shards, mesh.tensor, mesh.replicas, request.tokens, request.sequence, links.node_gb_per_s,
       links.node_us, links.network_gb_per_s, links.network_us);
-  text += fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n", "recipe", "gather", "ms",
-                      "gain", "GEMMs", "casts", "other", "FSDP", "TP", "sent GB", "GB", "tokens/s", "what binds");
+  text +=
+      fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n", "recipe", "gather", "ms",
+                  "gain", "GEMMs", "casts", "other", "FSDP", "TP", "host", "sent GB", "GB", "tokens/s", "what binds");
   for (const auto& [recipe, gather, step, gain] : rows) {
-    text +=
-        fmt::format("{:<19}{:<8}{:>9.1f}{:>6.2f}{:>9.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>9.2f}{:>8.1f}{:>9.0f}  {}\n",
-                    recipe, gather, step.step_ms(), gain, step.gemms_ms, step.casts_ms,
-                    step.attention_ms + step.other_ms, step.exposed_ms + step.slowed_ms, step.tensor_ms,
-                    step.sent.all() / 1e9, step.memory_bytes / 1e9, tokens_per_s(request, step), step.binds);
+    text += fmt::format(
+        "{:<19}{:<8}{:>9.1f}{:>6.2f}{:>9.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>9.2f}{:>8.1f}{:>9.0f}  {}\n",
+        recipe, gather, step.step_ms(), gain, step.gemms_ms, step.casts_ms, step.attention_ms + step.other_ms,
+        step.exposed_ms + step.slowed_ms, step.tensor_ms, step.host_ms, step.sent.all() / 1e9, step.memory_bytes / 1e9,
+        tokens_per_s(request, step), step.binds);
   }
   for (const PlanRow& row : rows) {
     if (!row.step.note.empty()) text += fmt::format("{}: {}\n", row.recipe, row.step.note);
@@ -170,7 +171,7 @@ nlohmann::ordered_json to_json(const StepRequest& request, const PlanRow& row) {
   json["ms"] = {{"gemms", step.gemms_ms},   {"casts", step.casts_ms},     {"attention", step.attention_ms},
                 {"other", step.other_ms},   {"weights", step.weights_ms}, {"gradients", step.gradients_ms},
                 {"tensor", step.tensor_ms}, {"hidden", step.hidden_ms},   {"exposed", step.exposed_ms},
-                {"slowed", step.slowed_ms}};
+                {"slowed", step.slowed_ms}, {"host", step.host_ms}};
   json["sent_bytes"] = {{"weights", step.sent.weights},
                         {"gradients", step.sent.gradients},
                         {"maxima", step.sent.maxima},
@@ -222,7 +223,8 @@ void print_plan(const PlanOptions& options) {
 
 constexpr const char* kPlanNotes = R"(
 Times are estimates from what layers take on one GPU; docs/distributed.md compares them with what was measured.
-FSDP: collectives that nothing hides, and what hidden ones slow. TP: those of tensor parallelism.
+FSDP: collectives that nothing hides, and what hidden ones slow. TP: those of tensor parallelism. host: what FSDP2 from
+Python keeps the host, beside all others; a step takes no less.
 
 Examples:
   ingot plan --config config.json --mesh dp=64,tp=4

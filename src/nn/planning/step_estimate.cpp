@@ -27,6 +27,13 @@ constexpr double kLongerInLayers = 1.25;
 constexpr double kAttentionPerMs = 250e9;
 constexpr double kSlowedByCollectives = 0.2;
 
+// The host's part of a step of FSDP2 for each weight of a layer: the hooks of its gathers and of its reduction and its
+// share of the calls of a compiled layer, then what layers in FP8 and gathers of codes add. Of
+// bench/results/fsdp_two_h200.json, whose processor changed its speed by a fifth between turns.
+constexpr double kHostOfWeightMs = 1.30;
+constexpr double kHostOfCastsMs = 0.19;
+constexpr double kHostOfCodesMs = 0.31;
+
 // Bytes that are moved for each element, counted in the kernels of compiled layers:
 constexpr double kNormBytes = 32;        // two norms with their residual sums, 8 each in forward and in backward
 constexpr double kRotationBytes = 8;     // queries and keys
@@ -156,6 +163,10 @@ class Estimator {
     if (is_float8()) {
       const double parts = float8 ? number(shards_) : 1;
       layer_.casts_ms += gain.weight_casts_us * casts_per_us / parts + moved_ms((float8 ? 2 : 3) * elements);
+    }
+    if (shards_ > 1) {
+      const double weight = kHostOfWeightMs + (is_float8() ? kHostOfCastsMs : 0) + (float8 ? kHostOfCodesMs : 0);
+      step_.host_ms += number(model_.layers) * weight;
     }
     if (float8) maxima_ += wire_.maxima == 2 ? number(columns) : wire_.maxima;
     layer_.gathered += gathered_bytes(of_.recipe, rows, columns, shards_, float8);
@@ -295,6 +306,7 @@ class Estimator {
   }
 
   std::string binds() const {
+    if (step_.host_ms > step_.gpu_ms()) return "the host";
     const auto where = [](const RankGroup& group) { return group.crosses() ? "between nodes" : "within a node"; };
     const RankGroup replicas = replica_group(of_.mesh);
     const std::array parts{

@@ -9,6 +9,7 @@
 // and 4 GPUs. Nothing was measured on more, nor between nodes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -57,13 +58,17 @@ struct StepEstimate {
   double hidden_ms = 0;
   double exposed_ms = 0;
   double slowed_ms = 0;  // what hidden collectives take from what computes meanwhile: multiprocessors and memory
+  // What FSDP2's hooks and the calls of compiled layers keep the host, with the processor that was measured. It runs
+  // ahead of the GPU, and small steps wait for it.
+  double host_ms = 0;
 
   StepBytes sent{};         // by each rank, around a ring
   double memory_bytes = 0;  // of each rank: parameters, moments, what backward keeps, what is gathered
   std::string binds{};      // the largest part of the step: "GEMMs"
   std::string note{};       // which weights are gathered in 16 bits in spite of float8_gather, and why
 
-  double step_ms() const { return gemms_ms + casts_ms + attention_ms + other_ms + tensor_ms + exposed_ms + slowed_ms; }
+  double gpu_ms() const { return gemms_ms + casts_ms + attention_ms + other_ms + tensor_ms + exposed_ms + slowed_ms; }
+  double step_ms() const { return std::max(gpu_ms(), host_ms); }
 };
 
 // What a rank gives to one gather of a weight that `ranks` ranks divide by its rows: codes and their scale_inv, or
