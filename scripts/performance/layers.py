@@ -286,7 +286,7 @@ def trainers(results: Results) -> list[str]:
 
 
 def experts(results: Results) -> list[str]:
-    """What compare_experts.py has measured."""
+    """What compare_experts.py, compare_expert_ranks.py and train_experts.py have measured."""
     lines = []
     for _, file, found in [each for name in ("experts", "experts_small", "experts_torchao") for each in results.of(name)]:
         timed = {(case["case"], case["contender"]): case for case in found["cases"] if "ms" in case}
@@ -302,6 +302,24 @@ def experts(results: Results) -> list[str]:
                 cells.append(text)
             rows.append([f"{name}: {sizes}", *cells])
         lines += [results.source(file, found) + ":", "", *table(("experts", *contenders), rows)]
+    for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_idle_two") for each in results.of(name)]:
+        idle = ", the last GPU without tokens" if found["idle_rank"] else ""
+        rows = [
+            (
+                case["contender"],
+                f"{case['ms']['median']:.1f}",
+                times(case["over_bf16_compiled"]),
+                f"{case['memory']['peak'] / 1e9:.1f}",
+                f"{case['wire']['sent_bytes'] / 1e6:.0f}",
+            )
+            for case in found["cases"]
+        ]
+        lines += [
+            f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward; FSDP2: "
+            f"{found['layers']} layers (bench/compare_expert_ranks.py, {results.source(file, found)}):",
+            "",
+            *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
+        ]
     for _, file, found in results.of("train_experts_losses"):
         first = found["cases"][0]
         rows = [
