@@ -102,6 +102,22 @@ BOOST_FIXTURE_TEST_CASE(bits_do_not_depend_on_what_is_kept, Fixture) {
   }
 }
 
+// Codes of weights that backward casts again share the memory of grad_hidden, whichever is larger.
+BOOST_FIXTURE_TEST_CASE(weights_cast_again_take_little_memory, Fixture) {
+  for (const std::int64_t rows : {std::int64_t{26}, std::int64_t{26000}}) {
+    const auto scratch = [&](const LinearConfig& config) {
+      small.config = config;
+      return ExpertsMlpRun(small, *backend, stream).plan.backward_scratch(rows);
+    };
+    const ExpertsMlpBackwardScratch kept = scratch(rowwise());
+    const ExpertsMlpBackwardScratch again = scratch(casting_weight_again(rowwise()));
+    const auto hidden = static_cast<std::size_t>(rows * 2 * small.hidden * 2);
+    BOOST_TEST(again.weight_bytes > 0U);
+    BOOST_TEST(again.bytes <= kept.bytes + (again.weight_bytes > hidden ? again.weight_bytes - hidden + 256 : 0));
+    BOOST_TEST(again.bytes - kept.bytes < again.weight_bytes);
+  }
+}
+
 // Each gradient alone, and forward without what backward needs: the bits of a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
   ExpertsMlpRun all(small, *backend, stream);

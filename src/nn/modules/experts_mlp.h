@@ -72,13 +72,14 @@ struct ExpertsMlpKeptMemory {
 };
 
 struct ExpertsMlpBackwardScratch {
-  TensorPlace grad_hidden{};                       // [M, H] or [M, 2 * H]
-  TensorPlace row_amax{}, column_amax{};           // f32[M], f32[H] or f32[2 * H]: if plan.finds_maxima(wants)
-  ExpertsMlpCodes down{};                          // [M, K]: of grad_output
-  TensorPlace grad_activation{};                   // [M, H]
-  ExpertsMlpCodes up{};                            // [M, H] or [M, 2 * H]: of grad_hidden
-  TensorPlace grad_rows{};                         // [M, K]
-  std::size_t weight_begin = 0, weight_bytes = 0;  // codes of a layer's weights, where they are cast again
+  TensorPlace grad_hidden{};              // [M, H] or [M, 2 * H]
+  TensorPlace row_amax{}, column_amax{};  // f32[M], f32[H] or f32[2 * H]: if plan.finds_maxima(wants)
+  ExpertsMlpCodes down{};                 // [M, K]: of grad_output
+  TensorPlace grad_activation{};          // [M, H]
+  ExpertsMlpCodes up{};                   // [M, H] or [M, 2 * H]: of grad_hidden
+  TensorPlace grad_rows{};                // [M, K]
+  // Codes of a layer's weights, where they are cast again; in the memory of grad_hidden, which is not there meanwhile.
+  std::size_t weight_begin = 0, weight_bytes = 0;
   std::size_t bytes = 0;
 };
 

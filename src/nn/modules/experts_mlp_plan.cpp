@@ -141,7 +141,13 @@ ExpertsMlpBackwardScratch ExpertsMlpPlan::backward_scratch(std::int64_t rows, co
   ExpertsMlpBackwardScratch scratch;
   const Dtype dtype = up.rows.dtypes.input;
   MemoryPlaces places;
+  // A layer's weights are read before grad_hidden is written, or after it has been cast: they share its memory.
+  scratch.weight_bytes =
+      std::max(weight_again_bytes(down, wants.reaches_hidden()), weight_again_bytes(up, wants.input));
+  scratch.weight_begin = places.bytes();
   if (wants.reaches_hidden()) places.values(scratch.grad_hidden, dtype, rows, hidden_columns());
+  const std::size_t shared = places.bytes() - scratch.weight_begin;
+  if (scratch.weight_bytes > shared) places.region(scratch.weight_bytes - shared);
   if (finds_maxima(wants)) {
     places.floats(scratch.row_amax, rows);
     places.floats(scratch.column_amax, hidden_columns());
@@ -157,10 +163,7 @@ ExpertsMlpBackwardScratch ExpertsMlpPlan::backward_scratch(std::int64_t rows, co
     scratch.up = place_codes(of_up, up, rows, wants.of_up());
     of_up.values(scratch.grad_rows, dtype, rows, shape.features);
   }
-  scratch.weight_bytes =
-      std::max(weight_again_bytes(down, wants.reaches_hidden()), weight_again_bytes(up, wants.input));
-  scratch.weight_begin = std::max(of_down.bytes(), of_up.bytes());
-  scratch.bytes = scratch.weight_begin + scratch.weight_bytes;
+  scratch.bytes = std::max(of_down.bytes(), of_up.bytes());
   return scratch;
 }
 
