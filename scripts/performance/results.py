@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from performance import ages
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPES = ("tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 LAYER = "layernorm, linear, sigmoid"  # what is compared with torch.compile
@@ -27,11 +29,12 @@ class Results:
         return f"[{file}]({self.link}{file})"
 
     def source(self, file: str, found: Json) -> str:
-        """Where figures come from: device, commit, date and file."""
+        """Where figures come from: device, commit, date and file, and how often what they time has changed since."""
         parts = [found.get("device", ""), found.get("torch", ""), found.get("commit", ""), found.get("date", "")]
         labels = ("", "PyTorch ", "commit ", "")
         told = ", ".join(label + str(part) for label, part in zip(labels, parts, strict=True) if part)
-        return f"{told} ({self.named(file)})"
+        age = ages.mark(ROOT, str(found.get("benchmark", "")), str(found.get("commit", ""))) if self.link else ""
+        return f"{told}{age} ({self.named(file)})"
 
     def of(self, name: str) -> list[tuple[str, str, Json]]:
         """(device, file name, content) of each file <name>_<device>.json, or of bench_<name>.json."""

@@ -272,6 +272,29 @@ def check_what_a_page_says() -> None:
         assert f"performance.md:{number}: is not what" in run(*options, "--check", code=1)
 
 
+def check_ages() -> None:
+    """Of a repository with one commit of the layers after the figure's, and one of something else."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    from performance import ages
+
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run([*git, "init", "-q"], check=True)
+        hashes = []
+        for file in ("src/nn/a.h", "README.md", "src/nn/b.h"):
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_text(file, encoding="utf-8")
+            subprocess.run([*git, "add", "-A"], check=True)
+            subprocess.run([*git, "commit", "-q", "-m", file], check=True)
+            hashes.append(subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:8])
+        assert ages.mark(root, "linear", hashes[0]) == ", 1 later commit of its code"
+        assert ages.mark(root, "linear", f"before {hashes[0]}") == ", 1 later commit of its code"
+        for benchmark, commit in (("linear", hashes[2]), ("gemm", hashes[0]), ("gemm, torch", hashes[0]), ("linear", "abc"), ("linear", "0" * 8)):
+            assert ages.mark(root, benchmark, commit) == "", (benchmark, commit)
+    assert ages.without("of a day, 12 later commits of its\ncode\n(a.json)") == ages.without("of a day (a.json)")
+
+
 def check_an_empty_folder() -> None:
     with tempfile.TemporaryDirectory() as name:
         page = pathlib.Path(name) / "performance.md"
@@ -307,5 +330,6 @@ def check_the_form_of_results() -> None:
 check_the_committed_page()
 check_the_form_of_results()
 check_what_a_page_says()
+check_ages()
 check_an_empty_folder()
 print("the page is the results'")
