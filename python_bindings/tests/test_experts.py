@@ -33,9 +33,10 @@ MODELS = {
 }
 
 
-def model_of(name):
+def model_of(name, **others):
     torch.manual_seed(0)
-    made = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name]))
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **MODELS[name], **others})
+    made = getattr(transformers, f"{name}ForCausalLM")(config)
     for parameter in made.parameters():  # experts that matter, and biases that are not 0
         if parameter.dim() == 3 or (parameter.dim() == 2 and parameter.shape[0] == 6):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -93,10 +94,80 @@ def test_messages():
     with pytest.raises(LinearError, match=r"quantize_experts_: Linear has no stacked experts, .*quantize_\(\)'s of ingot.nn") as caught:
         experts.quantize_experts_(torch.nn.Linear(2, 2))
     assert isinstance(caught.value, ingot.Error)
-    model = model_of("Qwen3Moe")
+
+
+def decoded(model):
+    """In float64, with the values of the codes."""
+    state = {each: value.double() for each, value in model.state_dict().items()}
+    for each in [each for each in state if each.endswith("_scale_inv")]:
+        at = each.removesuffix("_scale_inv")
+        state[at] *= state.pop(each)[..., None]
+        if "experts" in at and model.get_submodule(at.rpartition(".")[0]).is_transposed:
+            state[at] = state[at].transpose(1, 2)
+    exact = type(model)(copy.deepcopy(model.config)).double().eval()
+    exact.set_experts_implementation("eager")
+    exact.load_state_dict(state)
+    return exact
+
+
+def rank_of_two(modules, **others):
+    peft = pytest.importorskip("peft")
+    return peft, peft.LoraConfig(r=2, target_modules=modules, init_lora_weights=False, **others)
+
+
+@pytest.mark.parametrize("name", in_ci(lambda name: name == "Qwen3Moe", MODELS))
+def test_adapters_around_frozen_experts(name, tmp_path):
+    """PEFT's, of attention: their gradients come through the experts of both layers; against float64 with the decoded weights. Every
+    token has all experts, since a rounding may change its choice."""
+    model, tokens = model_of(name, num_experts_per_tok=6), torch.arange(32).view(2, 16) * 3
     experts.quantize_experts_(model)
-    with pytest.raises(LinearError, match="FP8 weights of experts are for inference: call it under torch.no_grad"):
-        model(torch.arange(4)[None])
+    exact = decoded(model)
+    peft, config = rank_of_two(["q_proj", "v_proj"])
+    adapted, reference = (peft.get_peft_model(each, config) for each in (model, exact))
+    reference.load_state_dict({each: value for each, value in adapted.state_dict().items() if "lora" in each}, strict=False)
+    found, wanted = (
+        {each: value.grad for each, value in one.named_parameters() if value.requires_grad}
+        for one in (adapted, reference)
+        if one(input_ids=tokens, labels=tokens).loss.backward() is None
+    )
+    assert len(found) == 8 and found.keys() == wanted.keys()
+    assert all(sqnr(wanted[each], found[each]) > 9 for each in wanted), [sqnr(wanted[each], found[each]) for each in wanted]
+    optimizer = torch.optim.AdamW([each for each in adapted.parameters() if each.requires_grad], lr=2e-2)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        losses.append(adapted(input_ids=tokens, labels=tokens).loss)
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.05
+    adapted.save_pretrained(tmp_path)  # adapters alone: the codes are not among them
+    again = model_of(name, num_experts_per_tok=6)
+    experts.quantize_experts_(again)
+    again = peft.PeftModel.from_pretrained(again, tmp_path)
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=tokens).logits, adapted.eval()(input_ids=tokens).logits)
+
+
+def test_adapters_of_experts():
+    """PEFT's target_parameters: experts in high precision train them, and codes have none."""
+    tokens = torch.arange(32).view(2, 16) * 3
+    peft, config = rank_of_two([], target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
+    plain = peft.get_peft_model(model_of("Qwen3Moe", num_experts_per_tok=6), config)
+    model = copy.deepcopy(plain)
+    with pytest.raises(
+        LinearError,
+        match=r"^quantize_experts_ base_model.model.model.layers.0.mlp.experts: has PEFT's adapter on its down_proj "
+        r"\(target_parameters\), which would be added to FP8 codes: train it with convert_experts_\(\), .* or merge_and_unload\(\)",
+    ):
+        experts.quantize_experts_(model)
+    experts.convert_experts_(model)
+    plain.set_experts_implementation("eager")
+    found, wanted = (
+        {each: value.grad for each, value in one.named_parameters() if value.requires_grad}
+        for one in (model, plain)
+        if one(input_ids=tokens, labels=tokens).loss.backward() is None
+    )
+    assert len(found) == 8 and all(sqnr(wanted[each], found[each]) > 15 for each in wanted)
 
 
 @torch.no_grad()
@@ -278,8 +349,10 @@ def test_prepare():
     of_float32 = asked(model.float(), torch.bfloat16)
     assert any(line.startswith("cast f32->e4m3fn") for line in of_float32) and any("->bf16" in line for line in of_float32)
     experts.quantize_experts_(model.bfloat16())
-    quantized = asked(model)
+    with torch.no_grad():
+        quantized = asked(model)
     assert quantized and not any("along=k" in line or "f32->" in line for line in quantized)
+    assert any("scale=row,tensor" in line for line in asked(model) - quantized)  # the gradient of rows
     model.set_experts_implementation("grouped_mm")
     assert asked(model) == set()
     other = model_of("GptOss").bfloat16()
@@ -310,7 +383,7 @@ def test_conversions_messages():
         with pytest.raises(LinearError, match=f"^convert_experts_ recipe: '{recipe}' is not one of tensorwise, rowwise, which grouped GEMMs take$"):
             experts.convert_experts_(model, recipe)
     experts.quantize_experts_(model)
-    with pytest.raises(LinearError, match="convert_experts_ model.layers.0.mlp.experts: has FP8 weights, which are for inference"):
+    with pytest.raises(LinearError, match="convert_experts_ model.layers.0.mlp.experts: has FP8 weights, which do not train: load the model's own"):
         experts.convert_experts_(model)
 
 

@@ -133,9 +133,45 @@ def test_masked(scale, device):
     assert all(torch.equal(found[e, :count], again[e, :count]) for e, count in enumerate(counts))
 
 
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scale", ["experts", "rows", "blocks"])
+def test_gradient_of_rows(scale, masked, device):
+    """Against float64 with the decoded weights: what is left is the cast of grad_output, of 3 bits."""
+    x, codes, scale_inv = operands(scale, device)
+    ends = [15, 30, 30, 40, 41, 80]
+    counts = torch.tensor(ends).diff(prepend=torch.zeros(1, dtype=torch.int64))
+    grad = torch.randn(TOKENS, N, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(3)).to(device)
+    weights, exact, begin = codes.double().cpu() * spread(scale_inv, codes.shape), [], 0
+    for e, count in enumerate(counts.clamp(max=15).tolist() if masked else counts.tolist()):
+        begin = e * 15 if masked else begin
+        exact.append((slice(begin, begin + count), grad[begin : begin + count].double().cpu() @ weights[e]))
+        begin += count
+    if masked:
+        rows = {"counts": counts.clamp(max=15).to(device, torch.int32)}
+        x, grad = x.reshape(EXPERTS, 15, K), grad.reshape(EXPERTS, 15, N)
+    else:
+        rows = {"ends": torch.tensor(ends, dtype=torch.int32, device=device)}
+    input = x.clone().requires_grad_()
+    calls = [grouped_linear]
+    if scale == "rows" and not masked:
+        torch._dynamo.reset()  # it stops compiling one function for more than eight kinds of arguments
+        calls.append(torch.compile(grouped_linear, backend="aot_eager", fullgraph=True))
+    for call in calls:
+        output = call(input, codes, scale_inv, **rows)
+        found = torch.autograd.grad(output, input, grad)[0]
+        assert found.dtype == torch.bfloat16 and found.shape == x.shape
+        plain = grouped_linear(x, codes, scale_inv, **rows)
+        for at, values in exact:
+            ours = found.reshape(TOKENS, K)[at].double().cpu()
+            assert (ours - values).norm() <= 0.035 * values.norm()
+            assert torch.equal(output.reshape(TOKENS, N)[at], plain.reshape(TOKENS, N)[at])
+
+
 def test_compiled_counted_and_checked():
     x, codes, scale_inv = operands("blocks")
     at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    torch._dynamo.reset()
     compiled = torch.compile(grouped_linear, backend="aot_eager", fullgraph=True, dynamic=True)
     assert torch.equal(compiled(x, codes, scale_inv, at), grouped_linear(x, codes, scale_inv, at))
     with FlopCounterMode(display=False) as counter:
@@ -203,8 +239,16 @@ def test_messages():
         (call(x, codes, [1.0], at), "weight_scale_inv: is a list, expected a torch.Tensor"),
         (call(x, codes, None, at), "weight_scale_inv: is missing, but the weight is torch.float8_e4m3fn"),
         (call(x, codes, scale_inv, at, out_dtype=torch.float64), "out_dtype: is torch.float64, expected float32"),
-        (call(learns, codes, scale_inv, at), "an operand requires a gradient, and FP8 weights of experts are for inference"),
-        (call(given, codes, scale_inv, at, input_scale_inv=of_given.clone().requires_grad_()), "an operand requires a gradient"),
+        (call(learns, codes, scale_inv, at, input_scale_inv=of_given), "input_scale_inv: is given, but the input is no FP8 codes"),
+        (call(learns, codes, operands("groups")[2], at), r"^grouped_linear weight_scale_inv: has the shape \(6, 144, 3\), with which the "
+         "input, that requires a gradient, can have none: give one for each expert, row or block of 128 x 128, call it under"),
+        (call(x, codes, scale_inv.clone().requires_grad_(), at), "^grouped_linear weight_scale_inv: requires a gradient, and with FP8 "
+         r"weights of experts only an input in high precision gets one: detach\(\) it, or give weights in high precision, which"),
+        (call(given, codes, scale_inv, at, input_scale_inv=of_given.clone().requires_grad_()), "input_scale_inv: requires a gradient"),
+        (call(given.clone().requires_grad_(), codes, scale_inv, at, input_scale_inv=of_given), "input: requires a gradient, and with FP8"),
+        (lambda: torch.func.grad(lambda rows: grouped_linear(rows, codes, scale_inv, at).sum())(x), "under torch.func transforms"),
+        (lambda: torch.autograd.grad(grouped_linear(learns, codes, scale_inv, at).sum(), learns, create_graph=True),
+         '^grouped linear "experts" backward: the gradient of an FP8 GEMM has no gradient itself'),
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message) as caught:
             act()

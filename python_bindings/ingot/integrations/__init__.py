@@ -1,7 +1,7 @@
 """Ingot in other libraries: each module imports its library, and is imported when it is used.
 
 transformers: IngotConfig for from_pretrained(quantization_config=), and a callback for delayed scales.
-experts: quantize_experts_(), FP8 experts of transformers' mixtures of experts for inference.
+experts: convert_experts_() and quantize_experts_(), transformers' mixtures of experts that train in FP8 or have FP8 weights.
 lightning: IngotPrecision, a plugin for the Trainer.
 torchtitan: float8, an override of its config.
 axolotl: IngotPlugin, for its YAML.

@@ -3,7 +3,7 @@
     from ingot.integrations.experts import convert_experts_, quantize_experts_
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
     print(convert_experts_(model, "rowwise"))    # trains in FP8, or
-    print(quantize_experts_(model))              # has FP8 weights, for inference
+    print(quantize_experts_(model))              # has FP8 weights, for inference and for adapters around them
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
 implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
+from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -97,7 +98,7 @@ def convert_experts_(
     check_recipe_of_experts("convert_experts_", recipe)
     for name, module in stacks.items():
         if hasattr(module, "down_proj_scale_inv"):
-            raise LinearError(f"convert_experts_ {name}: has FP8 weights, which are for inference: load the model's own weights")
+            raise LinearError(f"convert_experts_ {name}: has FP8 weights, which do not train: load the model's own weights")
     _check_stacks(stacks, "convert_experts_")
     for name, module in stacks.items():
         module.ingot_options = LinearOptions(recipe, name, fast_gradients=fast_gradients)
@@ -111,10 +112,12 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
     "ingot". Returns their names. The weights become buffers: codes (experts, N, K) under their own names, and
     `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. The model's
     save_pretrained() is refused from then on, since from_pretrained() would read codes as values: state_dict() and
-    `ingot.nn.save_float8_checkpoint()` save it. Raises LinearError for a model without stacked experts, and for sizes and GPUs as
-    convert_experts_() does."""
+    `ingot.nn.save_float8_checkpoint()` save it. Gradients pass through the frozen experts to what is before them, adapters of
+    linear layers for one. Raises LinearError for a model without stacked experts, for experts that have adapters themselves, and for
+    sizes and GPUs as convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
     _check_stacks(stacks, "quantize_experts_")
+    _refuse_adapters_of_parameters(model)
     for module in stacks.values():
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
@@ -122,9 +125,19 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
                 _replace(module, name, weight.detach())
         module.config._experts_implementation = NAME
     for module in model.modules():
-        if hasattr(type(module), "save_pretrained") and any(map(_is_stack, module.modules())):
+        if isinstance(module, PreTrainedModel) and any(map(_is_stack, module.modules())):  # not PEFT's, which saves adapters
             module.save_pretrained = _refuse_save_pretrained
     return list(stacks)
+
+
+def _refuse_adapters_of_parameters(model: torch.nn.Module) -> None:
+    """PEFT adds what its target_parameters learn to the parameter, which would be to codes. Known without PEFT: it may be absent."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "ParamWrapper" and any(map(_is_stack, module.modules())):
+            raise LinearError(
+                f"quantize_experts_ {name}: has PEFT's adapter on its {module.parameter_name} (target_parameters), which would be added "
+                "to FP8 codes: train it with convert_experts_(), whose experts stay in high precision, or merge_and_unload() it first"
+            )
 
 
 def _refuse_save_pretrained(*arguments, **named) -> NoReturn:
@@ -298,8 +311,10 @@ def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
     for count in tokens:
         rows = count * chosen
         if recipe is None:
-            with torch.no_grad():
-                grouped_linear(torch.empty(rows, k, dtype=dtype), codes, scale_inv, ends)
+            input = torch.empty(rows, k, dtype=dtype, requires_grad=torch.is_grad_enabled())
+            output = grouped_linear(input, codes, scale_inv, ends)
+            if torch.is_grad_enabled():
+                torch.autograd.grad(output, input, torch.empty_like(output))
             continue
         columns = 2 * k if activation is not None else k
         input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)

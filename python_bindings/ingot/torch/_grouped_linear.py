@@ -1,5 +1,5 @@
 """grouped_linear(): the rows of many experts times their weights in FP8, in one launch. Weights in high precision are cast
-and train (_grouped_layer.py); FP8 weights are for inference."""
+and train (_grouped_layer.py); FP8 weights do not, and pass gradients on to the rows (_frozen_experts.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Dict, Optional
 
 import torch
 
-from ._checks import SubjectOfExperts, called, check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
+from ._exported import is_exporting
+from ._frozen_experts import multiply, run_frozen_experts, scale_of
 from ._grouped_layer import run_grouped_layer
 from ._linear import LinearOptions, in_autocasts_dtype
 from ._operators import HIGH_PRECISION
@@ -33,12 +35,33 @@ def check_options(caller: str, options: object) -> None:
         raise LinearError(f"{caller} options: is {found}, expected LinearOptions{wants}")
 
 
-def _refuse_gradients(operands: Dict[str, torch.Tensor]) -> None:
-    if torch.is_grad_enabled() and any(each.requires_grad for each in operands.values()):
+def _records(operands: Dict[str, torch.Tensor], options: LinearOptions) -> bool:
+    """With FP8 weights: does the input get a gradient? Refuses gradients of what has none."""
+    if not torch.is_grad_enabled():
+        return False
+    input, weight = operands["input"], operands["weight"]
+    for name, operand in operands.items():
+        if operand.requires_grad and (name != "input" or operand.dtype not in HIGH_PRECISION):
+            raise LinearError(
+                f"grouped_linear {name}: requires a gradient, and with FP8 weights of experts only an input in high precision gets "
+                "one: detach() it, or give weights in high precision, which are cast and train"
+            )
+    if not input.requires_grad:
+        return False
+    if is_transformed(input):
+        refuse_transforms(SubjectOfExperts("grouped linear", options))
+    if torch.compiler.is_compiling() and is_exporting():
         raise LinearError(
-            "grouped_linear: an operand requires a gradient, and FP8 weights of experts are for inference: call it under "
-            "torch.no_grad(), or give weights in high precision, which are cast and train"
+            "grouped_linear input: requires a gradient, and exported programs have none with FP8 weights: export under torch.no_grad()"
         )
+    scale_inv = operands["weight_scale_inv"]
+    if weight.dim() == 3 and scale_inv.dim() == 3 and scale_of(weight, scale_inv) is None:
+        raise LinearError(
+            f"grouped_linear weight_scale_inv: has the shape {tuple(scale_inv.shape)}, with which the input, that requires a gradient, "
+            "can have none: give one for each expert, row or block of 128 x 128, call it under torch.no_grad(), or give the weight in "
+            "high precision"
+        )
+    return True
 
 
 def _trained(
@@ -136,7 +159,9 @@ def grouped_linear(
     expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
     (M, 2 * K), x and then up. Backward keeps such an input.
 
-    With FP8 weights there is no backward. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
+    FP8 weights do not train: they pass gradients on to an input in high precision, by the transposed codes and grad_output cast to
+    e4m3fn with a scale for each row or each 128 of a row (rows' scale_inv are factors of grad_output before its cast). Weights with
+    groups have no backward. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
     of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends
     that decrease or leave the input and for counts beyond the capacity.
     """
@@ -158,10 +183,11 @@ def grouped_linear(
             f"grouped_linear weight_scale_inv: is missing, but the weight is {weight.dtype}: give FP8 codes with their "
             "scale_inv, or values in float32, bfloat16 or float16"
         )
-    _refuse_gradients(operands)
+    records = _records(operands, options)
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
     if out_dtype not in OUTPUTS:
         raise LinearError(f"grouped_linear out_dtype: is {out_dtype}, expected float32, bfloat16 or float16")
-    operator, output = torch.ops.ingot.grouped_linear.default, OUTPUTS.index(out_dtype)
-    return called("grouped_linear", operator, input, weight, weight_scale_inv, rows, output, input_scale_inv)
+    if records and input_scale_inv is None:
+        return run_frozen_experts(input, weight, weight_scale_inv, rows, out_dtype, options.name)
+    return multiply(input, weight, weight_scale_inv, rows, out_dtype, input_scale_inv)
