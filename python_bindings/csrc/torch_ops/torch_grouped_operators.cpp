@@ -1,6 +1,6 @@
 // torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other or each expert in its own room,
 // each multiplied by the FP8 weight of its expert. Inputs in high precision are cast on the way, with the scales that
-// those of the weights ask for.
+// those of the weights ask for. torch.ops.ingot.grouped_gemm: of codes alone, along rows or along K.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -165,10 +165,11 @@ ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, std::optiona
       .data = static_cast<const std::int32_t*>(tensor.data()), .experts = experts, .device = device, .capacity = room};
 }
 
+constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};  // by the numbers that the operators take
+
 // Returns the rows of each expert times its weight, (M, N), or (experts, capacity, N). Rows that no expert has have any
 // values.
 void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
-  constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
   const TorchTensor& tensor = all.tensor<"input">();
   const auto output = static_cast<std::size_t>(all.integer<"output">());
   if (output >= kOutputs.size()) refuse_grouped("grouped_linear output", "is no number of a dtype");
@@ -212,7 +213,60 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   all.result<"product">() = std::move(product);
 }
 
-constexpr std::array kGroupedOperators{kTorchOperator<kGroupedLinear, grouped_linear>};
+// Codes by rows, of two dimensions.
+Tensor codes_of(const TorchTensor& tensor, const char* what, Device device) {
+  const std::optional<Dtype> dtype = tensor.float8_dtype();
+  if (!dtype) refuse_grouped(what, "is not FP8: cast it first");
+  const Sizes sizes = tensor.sizes();
+  if (sizes.size() != 2) refuse_grouped(what, "has the shape " + words(sizes) + ", expected two dimensions");
+  check_dense(tensor, what, device);
+  return matrix(tensor.data(), *dtype, sizes[0], sizes[1], device);
+}
+
+// The backend checks how many scale_inv there are, and that shapes fit each other.
+void grouped_gemm(TorchArgumentsOf<kGroupedGemm>& all) {
+  const auto output = static_cast<std::size_t>(all.integer<"output">());
+  if (output >= kOutputs.size()) refuse_grouped("grouped_gemm output", "is no number of a dtype");
+  const TorchTensor& of_b = all.tensor<"b">();
+  const std::optional<Device> device = all.tensor<"a">().device();
+  if (!device) refuse_grouped("grouped_gemm a", "is neither on the CPU nor on a CUDA device");
+  const Tensor a = codes_of(all.tensor<"a">(), "grouped_gemm a", *device);
+  const ExpertEnds ends = ends_of(all.tensor<"ends">(), all.tensor<"ends">().elements(), std::nullopt, *device);
+  const bool along_k = of_b.sizes().size() == 2;
+  ScaleGranularity scale = kRowwise;
+  GroupedGemmTensors tensors{};
+  tensors.a = a;
+  tensors.ends = ends;
+  tensors.scale_inv_a = floats_of(all.tensor<"scale_inv_a">(), "grouped_gemm scale_inv_a", *device);
+  std::vector<std::int64_t> sizes;
+  if (along_k) {
+    tensors.b = codes_of(of_b, "grouped_gemm b", *device);
+    tensors.scale_inv_b = floats_of(all.tensor<"scale_inv_b">(), "grouped_gemm scale_inv_b", *device);
+    sizes = {ends.experts, a.rows, tensors.b.rows};
+  } else {
+    const ExpertWeights weight(of_b, all.tensor<"scale_inv_b">(), *device);
+    tensors.b = weight.codes;
+    tensors.scale_inv_b = weight.scale_inv;
+    scale = weight.scale;
+    sizes = {a.rows, weight.n};
+  }
+  const TorchRun run(*device, all, a.rows);
+  TorchTensor product = TorchTensor::empty(sizes, torch_dtype(kOutputs[output]), *device);
+  const std::int64_t rows = along_k ? ends.experts * a.rows : a.rows;
+  tensors.out = matrix(product.data(), kOutputs[output], rows, sizes.back(), *device);
+  const GroupedGemmSpec spec{.gemm = {.a = a.dtype,
+                                      .b = tensors.b.dtype,
+                                      .out = kOutputs[output],
+                                      .scale_a = along_k ? kRowwise : scale_of_input(scale),
+                                      .scale_b = scale,
+                                      .fast_accumulation = all.integer<"fast_accumulation">() != 0},
+                             .along_k = along_k};
+  run.backend().grouped_gemm(spec, tensors, run.stream());
+  all.result<"product">() = std::move(product);
+}
+
+constexpr std::array kGroupedOperators{kTorchOperator<kGroupedLinear, grouped_linear>,
+                                       kTorchOperator<kGroupedGemm, grouped_gemm>};
 
 const TorchFamily kGroupedFamily(kGroupedOperators, [](nanobind::module_&) {});
 

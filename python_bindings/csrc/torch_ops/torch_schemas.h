@@ -221,6 +221,15 @@ inline constexpr TorchSchema kGroupedLinear{
         "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor ends, int output, Tensor? input_scale_inv=None",
     .results = "Tensor product"};
 
+// Codes with their scale_inv: a (M, K) of experts' rows by b (experts, N, K), whose product is (M, N); or by b (N, K),
+// where experts have columns of both: (experts, M, N), with scale_inv for each row of each expert, (experts * M) and
+// (experts * N).
+inline constexpr TorchSchema kGroupedGemm{
+    .name = "grouped_gemm",
+    .arguments =
+        "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, Tensor ends, int output, int fast_accumulation",
+    .results = "Tensor product"};
+
 // weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
 // is given the weight where the plan casts it again, and the input of a plan with an activation. The input of a gated
 // one is (M, 2 K), gate and up. main_grad: float32.
@@ -259,32 +268,14 @@ inline constexpr TorchSchema kSyncAmaxHistory{
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
     .results = ""};
 
-inline constexpr std::array kTorchSchemas{&kLinearForward,
-                                          &kLinearBackward,
-                                          &kQuantizeInput,
-                                          &kQuantizeWeight,
-                                          &kGemmOutput,
-                                          &kNormLinearForward,
-                                          &kNormLinearBackward,
-                                          &kMlpForward,
-                                          &kMlpBackward,
-                                          &kGatedLinearForward,
-                                          &kGatedLinearBackward,
-                                          &kSharedLinearForward,
-                                          &kSharedLinearBackward,
-                                          &kWeightOnlyLinear,
-                                          &kWeightCast,
-                                          &kWeightPack,
-                                          &kWeightUnpack,
-                                          &kQuantize,
-                                          &kQuantizeRows,
-                                          &kGemm,
-                                          &kGroupedLinear,
-                                          &kGroupedLinearForward,
-                                          &kGroupedLinearBackward,
-                                          &kExpertsMlpForward,
-                                          &kExpertsMlpBackward,
-                                          &kSyncAmaxHistory};
+inline constexpr std::array kTorchSchemas{
+    &kLinearForward,        &kLinearBackward,     &kQuantizeInput,        &kQuantizeWeight,
+    &kGemmOutput,           &kNormLinearForward,  &kNormLinearBackward,   &kMlpForward,
+    &kMlpBackward,          &kGatedLinearForward, &kGatedLinearBackward,  &kSharedLinearForward,
+    &kSharedLinearBackward, &kWeightOnlyLinear,   &kWeightCast,           &kWeightPack,
+    &kWeightUnpack,         &kQuantize,           &kQuantizeRows,         &kGemm,
+    &kGroupedLinear,        &kGroupedGemm,        &kGroupedLinearForward, &kGroupedLinearBackward,
+    &kExpertsMlpForward,    &kExpertsMlpBackward, &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
 

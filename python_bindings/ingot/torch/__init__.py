@@ -23,6 +23,7 @@ from ._module_calls import DelayedScales, NormOptions
 from ._norm_linear import NormLinearOptions, norm_linear
 from ._observers import Monitor, monitor, nvtx_ranges, trace
 from ._prepare import Prepared, prepare
+from ._scaled_grouped_mm import scaled_grouped_mm
 from ._shared_linear import SharedLinearOptions, shared_linear
 from ._tune import TunedMatmul, tune
 
@@ -49,6 +50,7 @@ __all__ = [
     "norm_linear",
     "nvtx_ranges",
     "prepare",
+    "scaled_grouped_mm",
     "shared_linear",
     "trace",
     "tune",
