@@ -211,9 +211,10 @@ def _experts(model: Any, counts: List[int], dtype: Any, recipe: Optional[str], g
         from .integrations import experts
     except ImportError:
         return
+    from .torch._checks import RECIPES_OF_EXPERTS
     from .torch._prepare import recording_of_call
 
-    if recipe is None or recipe in experts.RECIPES_OF_EXPERTS:
+    if recipe is None or recipe in RECIPES_OF_EXPERTS:
         yield recording_of_call(lambda: experts.run_products(model, counts, dtype, recipe), gpu)
 
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from ..torch._checks import RECIPES_OF_EXPERTS, check_recipe_of_experts
+from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
 from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
@@ -37,7 +37,6 @@ except ImportError:  # a private name: without it no activation is known, and mo
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
-_MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the GPU
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
@@ -61,24 +60,10 @@ def _stacks_of(model: torch.nn.Module, caller: str, of_layers: str) -> Dict[str,
 
 
 def _check_stacks(stacks: Dict[str, torch.nn.Module], caller: str) -> None:
-    """Refuses what a GPU's grouped GEMMs would refuse in the first forward; sizes on any device, as models move."""
     for name, module in stacks.items():
-        subject = f"{caller} {name or type(module).__name__}:"
         weight = module.down_proj
         hidden, intermediate = reversed(weight.shape[1:]) if module.is_transposed else weight.shape[1:]
-        if hidden % _MULTIPLE != 0 or intermediate % _MULTIPLE != 0:
-            raise LinearError(
-                f"{subject} has a hidden size of {hidden} and an intermediate size of {intermediate}, but FP8 grouped GEMMs need "
-                f"multiples of {_MULTIPLE}: leave this model's experts as they are"
-            )
-        if weight.device.type != "cuda":
-            continue
-        capability = torch.cuda.get_device_capability(weight.device)
-        if capability != _HOPPER:
-            raise LinearError(
-                f"{subject} is on {weight.device}, a GPU of compute capability {'.'.join(map(str, capability))}, but FP8 grouped "
-                "GEMMs need Hopper's 9.0: leave this model's experts as they are"
-            )
+        check_sizes_of_experts(f"{caller} {name or type(module).__name__}:", hidden, intermediate, weight.device)
 
 
 def convert_experts_(

@@ -249,6 +249,28 @@ def check_recipe_of_experts(subject: Subject, recipe: str) -> None:
         refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES_OF_EXPERTS)}, which grouped GEMMs take")
 
 
+_MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the GPU
+
+
+def check_sizes_of_experts(subject: str, hidden: int, intermediate: int, device: torch.device) -> None:
+    """Refuses what a GPU's grouped GEMMs would refuse in the first forward; sizes on any device, as models move."""
+    if hidden % _MULTIPLE != 0 or intermediate % _MULTIPLE != 0:
+        refuse(
+            subject,
+            f"has a hidden size of {hidden} and an intermediate size of {intermediate}, but FP8 grouped GEMMs need multiples of "
+            f"{_MULTIPLE}: leave this model's experts as they are",
+        )
+    if device.type != "cuda":
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability != _HOPPER:
+        refuse(
+            subject,
+            f"is on {device}, a GPU of compute capability {'.'.join(map(str, capability))}, but FP8 grouped GEMMs need Hopper's 9.0: "
+            "leave this model's experts as they are",
+        )
+
+
 def refuse_second_derivative_of_experts(kind: str, name: str) -> NoReturn:
     """kind: as SubjectOfExperts has it."""
     raise LinearError(

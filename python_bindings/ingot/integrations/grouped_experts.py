@@ -1,0 +1,128 @@
+"""torchtitan's GroupedExperts, which other trainers have too, with experts that train in FP8:
+
+    from ingot.integrations.grouped_experts import convert_grouped_experts_
+    print(convert_grouped_experts_(model, "rowwise"))
+
+A module of this form has the parameters w1 and w3 (experts, hidden, dim) and w2 (experts, dim, hidden), and computes
+w2(silu(w1(x)) * w3(x)) of rows that are sorted by experts. It needs none of these libraries.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Dict, List, Type
+
+import torch
+
+from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
+from ..torch._errors import LinearError
+from ..torch._grouped_linear import grouped_linear
+from ..torch._linear import LinearOptions
+
+_NAME, _WEIGHTS, _CALLER = "GroupedExperts", ("w1", "w2", "w3"), "convert_grouped_experts_"
+
+
+class Float8GroupedExperts:
+    """Comes before the class of a module that convert_grouped_experts_() has converted."""
+
+    ingot_options: LinearOptions
+
+    def forward(self, x: torch.Tensor, num_tokens_per_expert: torch.Tensor) -> torch.Tensor:
+        """x: (rows, dim), of expert 0, then of expert 1, and so on; num_tokens_per_expert: how many each has, of any dtype. Rows
+        beyond all experts', as padding and buffers have them, have to be finite; their outputs are 0."""
+        w1, w2, w3 = (each.to_local() if hasattr(each, "to_local") else each for each in (getattr(self, name) for name in _WEIGHTS))
+        ends = num_tokens_per_expert.cumsum(0, dtype=torch.int32)
+        rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
+        beyond = (rows >= ends[-1])[:, None]
+        # Computed by the last expert, such rows are written, and what a cast reads of them is finite.
+        ends[-1:] = x.shape[0]
+        product = functools.partial(grouped_linear, ends=ends, options=self.ingot_options)
+        hidden = torch.nn.functional.silu(product(x, w1)) * product(x, w3)
+        return product(hidden, w2).masked_fill(beyond, 0).type_as(x)
+
+    def __reduce_ex__(self, protocol):
+        """Pickles and copies find no class that was made here by its name."""
+        plain = type(self).__mro__[type(self).__mro__.index(Float8GroupedExperts) + 1]
+        if type(self) is not _class_of(plain):
+            return super().__reduce_ex__(protocol)
+        return _made_of, (plain,), self.__dict__
+
+
+@functools.lru_cache(maxsize=None)
+def _class_of(plain: Type[torch.nn.Module]) -> Type[torch.nn.Module]:
+    return type(f"Float8{plain.__name__}", (Float8GroupedExperts, plain), {"__module__": __name__})
+
+
+def _made_of(plain: Type[torch.nn.Module]) -> torch.nn.Module:
+    made = _class_of(plain)
+    return made.__new__(made)
+
+
+def is_grouped_experts(module: torch.nn.Module) -> bool:
+    """Has its class, or one that it is made of, this name?"""
+    return any(each.__name__ == _NAME for each in type(module).__mro__)
+
+
+def _check_form(module: torch.nn.Module, subject: str) -> None:
+    shapes = {name: tuple(each.shape) for name, each in module.named_parameters()}
+    if set(shapes) == set(_WEIGHTS) and len(shapes["w1"]) == 3:
+        experts, hidden, dim = shapes["w1"]
+        if shapes["w3"] == shapes["w1"] and shapes["w2"] == (experts, dim, hidden):
+            return check_sizes_of_experts(f"{subject}:", dim, hidden, module.w1.device)
+    raise LinearError(
+        f"{subject}: has the parameters {', '.join(f'{name} {shape}' for name, shape in shapes.items()) or 'of no expert'}, expected w1 "
+        "and w3 (experts, hidden, dim) and w2 (experts, dim, hidden): call ingot.torch.grouped_linear() in its forward"
+    )
+
+
+@torch.no_grad()
+def _check_computation(module: torch.nn.Module, subject: str) -> None:
+    """Other modules of this name have other activations: a copy with two small experts is compared with what takes its place.
+    Where it does not run, as without its library's kernels, its form alone says what it is."""
+    generator, device = torch.Generator().manual_seed(0), "cpu" if module.w1.is_meta else module.w1.device
+    drawn = lambda *sizes: torch.randn(sizes, generator=generator, device="cpu").to(device)
+    weights = {name: drawn(2, 16, 16) / 4 for name in _WEIGHTS}
+    x, counts = drawn(48, 16), torch.tensor([32, 16], device=device)
+    probe = copy.copy(module)
+    probe._parameters = {name: torch.nn.Parameter(each) for name, each in weights.items()}
+    try:
+        found = type(module).forward(probe, x, counts).float()
+    except Exception:  # whatever its library raises
+        return
+    w1, w2, w3 = (weights[name].repeat_interleave(counts, 0).float() for name in _WEIGHTS)
+    times = lambda rows, of_rows: (of_rows @ rows[..., None])[..., 0]
+    expected = times(torch.nn.functional.silu(times(x, w1)) * times(x, w3), w2)
+    if found.shape != expected.shape or not (found - expected).norm() <= 0.05 * expected.norm():
+        raise LinearError(
+            f"{subject}: does not compute w2(silu(w1(x)) * w3(x)), which is what an FP8 module would compute in its place: call "
+            "ingot.torch.grouped_linear() in its forward"
+        )
+
+
+def convert_grouped_experts_(model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False) -> List[str]:
+    """Has the GroupedExperts of a model compute in FP8, forward and backward, in place. Returns their names. They keep their
+    parameters, hooks and class, of which theirs is then a subclass, so checkpoints, optimizers, FSDP2 and expert parallelism find
+    what they know; convert before torch.compile(). recipe: "tensorwise" or "rowwise"; another call changes it. fast_gradients: as
+    LinearOptions has it. Groups need no padding, and padded ones are taken. Raises LinearError for a model without such modules, and
+    for those that have other parameters or compute something else, before it changes anything."""
+    check_recipe_of_experts(_CALLER, recipe)
+    found = {name: module for name, module in model.named_modules() if is_grouped_experts(module)}
+    if not found:
+        raise LinearError(
+            f"{_CALLER}: {type(model).__name__} has no GroupedExperts, which are modules of a class of this name with the parameters w1, "
+            "w2 and w3: ingot.integrations.experts.convert_experts_() is for the experts of transformers"
+        )
+    _check(found)
+    for name, module in found.items():
+        if not isinstance(module, Float8GroupedExperts):
+            module.__class__ = _class_of(type(module))
+        module.ingot_options = LinearOptions(recipe, name or _NAME, fast_gradients=fast_gradients)
+    return list(found)
+
+
+def _check(found: Dict[str, torch.nn.Module]) -> None:
+    for name, module in found.items():
+        if not isinstance(module, Float8GroupedExperts):
+            _check_form(module, f"{_CALLER} {name or _NAME}")
+            _check_computation(module, f"{_CALLER} {name or _NAME}")
