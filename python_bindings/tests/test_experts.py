@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers.integrations.moe")
+import ingot.float8
 import ingot.nn
 import ingot.torch
 import transformers
@@ -304,6 +305,28 @@ def test_training(device):
     assert loss.item() == pytest.approx(losses["tensorwise"][-1], rel=0.2)
     model.set_experts_implementation("eager")
     assert model(tokens).logits.isfinite().all() and model.config._experts_implementation == "eager"
+
+
+def test_reports():
+    """Say which experts are FP8, and how others become so."""
+    model = model_of("Qwen3Moe")
+    leave = lambda layer, name: False
+    report = ingot.nn.quantize_(model, ingot.nn.FrozenFloat8Config(), leave)
+    assert report.experts == () and "itself: convert_experts_() of ingot.integrations.experts has it compute in FP8" in str(report)
+    for convert in (experts.convert_experts_, experts.quantize_experts_):
+        names = tuple(convert(model))
+        reports = (
+            ingot.nn.quantize_(model, ingot.nn.FrozenFloat8Config(), leave),
+            ingot.nn.convert(model, "rowwise", filter_fn=leave, fuse=False),
+            ingot.float8.conversion_report(model),
+        )
+        for report in reports:
+            assert report.experts == names and f"2 modules of experts are FP8: {', '.join(names)}" in str(report)
+            assert not any("experts" in each.name for each in report.others)
+        if convert is experts.convert_experts_:
+            model.set_experts_implementation("grouped_mm")
+            report = ingot.float8.conversion_report(model)
+            assert report.experts == () and sum("experts" in each.name for each in report.others) == 4
 
 
 def test_training_with_experts_of_other_ranks():

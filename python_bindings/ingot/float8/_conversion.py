@@ -11,7 +11,9 @@ import torch.nn as nn
 from ..nn import WeightOnlyLinear
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._gains import expected_gain
-from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
+from ..torch._model_weights import (
+    OtherWeight, float8_experts, linear_layers, other_lines, other_weights, users_of_parameters
+)
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType
 from .float8_linear import Float8Linear
@@ -35,11 +37,12 @@ class LayerConversion:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """All linear layers of a model, in its order, those within modules of ingot.nn too; and the weights that are in
-    none. str() is a table."""
+    """All linear layers of a model, in its order, those within modules of ingot.nn too; the weights that are in none; and
+    the modules of stacked experts that are FP8, by name. str() is a table."""
 
     layers: Tuple[LayerConversion, ...]
     others: Tuple[OtherWeight, ...] = ()
+    experts: Tuple[str, ...] = ()
 
     @property
     def converted(self) -> Tuple[LayerConversion, ...]:
@@ -56,7 +59,7 @@ class ConversionReport:
         rows = [head] + [_row(layer) for layer in self.layers]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *other_lines(self.others), f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
+        return "\n".join([*lines, *other_lines(self.others, self.experts), f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
 
 
 def _row(layer: LayerConversion) -> Tuple[str, ...]:
@@ -162,7 +165,7 @@ def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Op
     for name, layer, owner in linear_layers(model):
         row = _described(name, layer, owner)
         rows.append(row if tokens is None else _with_gain(row, owner, tokens, gpu))
-    return ConversionReport(tuple(rows), other_weights(model))
+    return ConversionReport(tuple(rows), other_weights(model), float8_experts(model))
 
 
 def _described(name: str, layer: nn.Module, owner: nn.Module) -> LayerConversion:

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from ..torch._errors import LinearError
 from ..torch._gains import expected_gain
-from ..torch._model_weights import OtherWeight, other_lines, other_weights, users_of_parameters
+from ..torch._model_weights import OtherWeight, float8_experts, other_lines, other_weights, users_of_parameters
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import (
     clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
@@ -34,7 +34,7 @@ _HEADS = ("lm_head", "head", "output", "embed_out", "score", "classifier")
 class ConvertReport:
     """What convert() did: the linear layers that are FP8 now, by name, with the module that computes each; those it left
     alone, with the reason; each norm, with what computes it now or why it stays by itself; the expected gain of layers for
-    which one was asked; and the weights that are in no linear layer."""
+    which one was asked; the weights that are in no linear layer; and the modules of stacked experts that are FP8."""
 
     converted: Dict[str, str]
     left_alone: Dict[str, str]
@@ -42,6 +42,7 @@ class ConvertReport:
     gains: Dict[str, float]
     others: Tuple[OtherWeight, ...] = ()
     recipe: str = ""
+    experts: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
@@ -51,7 +52,7 @@ class ConvertReport:
         lines += [f"  {name}: {what}{gain(name)}" for name, what in self.converted.items()]
         lines += [f"  {name}: stays, {reason}{gain(name)}" for name, reason in self.left_alone.items()]
         lines += [f"  {name}: {what}" for name, what in self.norms.items()]
-        return "\n".join([*lines, *other_lines(self.others)])
+        return "\n".join([*lines, *other_lines(self.others, self.experts)])
 
 
 @dataclasses.dataclass
@@ -125,7 +126,7 @@ def convert(
     left = {plan.names[layer]: reason for layer, reason in plan.reasons.items()}
     gains = {plan.names[layer]: gain for layer, gain in plan.gains.items()}
     converted = {name: plan.converted[name] for name in plan.names.values() if name in plan.converted}
-    return ConvertReport(converted, left, plan.norms, gains, other_weights(model), recipe)
+    return ConvertReport(converted, left, plan.norms, gains, other_weights(model), recipe, float8_experts(model))
 
 
 def _check(model: Any, recipe: str, tokens: Any, filter_fn: Any) -> None:

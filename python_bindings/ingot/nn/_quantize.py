@@ -9,7 +9,7 @@ import torch
 
 from ..torch import _codes
 from ..torch._errors import LinearError
-from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
+from ..torch._model_weights import OtherWeight, float8_experts, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import (
     is_ingot_layer, order_of, order_of_wrapper, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
 )
@@ -87,18 +87,19 @@ class FrozenFloat8Config:
 @dataclasses.dataclass(frozen=True)
 class QuantizeReport:
     """What quantize_() did: the names of the layers that it replaced, why it left the others alone, what the caller has
-    yet to do ("" if nothing), and the weights that are in no linear layer."""
+    yet to do ("" if nothing), the weights that are in no linear layer, and the modules of stacked experts that are FP8."""
 
     converted: tuple[str, ...]
     left_alone: dict[str, str]
     note: str = ""
     others: tuple[OtherWeight, ...] = ()
+    experts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
         lines = [f"{len(self.converted)} of {total} linear layers were quantized"]
         lines += [f"  {name}: {reason}" for name, reason in self.left_alone.items()]
-        lines += other_lines(self.others)
+        lines += other_lines(self.others, self.experts)
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
@@ -205,7 +206,7 @@ def quantize_(
         if in_float32
         else ""
     )
-    return QuantizeReport(tuple(names.values()), left_alone, note, other_weights(model))
+    return QuantizeReport(tuple(names.values()), left_alone, note, other_weights(model), float8_experts(model))
 
 
 def dequantize_(model: torch.nn.Module) -> int:

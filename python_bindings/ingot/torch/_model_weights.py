@@ -53,8 +53,8 @@ def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
                 parameter, torch.nn.parameter.UninitializedParameter
             ):
                 continue
-            if parameter.dim() == 3 and hasattr(module, "ingot_options"):
-                continue  # convert_experts_() has it computed in FP8
+            if parameter.dim() == 3 and _has_float8_experts(module):
+                continue
             if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.element_size() < 2:
                 continue
             counted.add(id(parameter))
@@ -62,6 +62,18 @@ def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
             name = f"{path}.{key}" if path else key
             found.append(OtherWeight(name, size, size * parameter.element_size(), _reason(module, parameter)))
     return tuple(found)
+
+
+def _has_float8_experts(module: torch.nn.Module) -> bool:
+    """Does it compute stacked experts in FP8, by a conversion of ingot.integrations, that its config has not undone?"""
+    if not hasattr(module, "ingot_options") and not hasattr(module, "down_proj_scale_inv"):
+        return False
+    return getattr(getattr(module, "config", None), "_experts_implementation", "ingot") == "ingot"
+
+
+def float8_experts(model: torch.nn.Module) -> Tuple[str, ...]:
+    """The names of a model's modules of stacked experts that are FP8."""
+    return tuple(name for name, module in model.named_modules() if _has_float8_experts(module))
 
 
 def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
@@ -72,7 +84,9 @@ def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
     if type(module).__name__ == "Conv1D":
         return "a Conv1D has its weight transposed: a torch.nn.Linear of weight.t() in its place can be converted"
     if parameter.dim() > 2:
-        return f"has {parameter.dim()} dimensions, and {type_name(module)} multiplies by it itself"
+        is_stack = parameter.dim() == 3 and hasattr(module, "has_gate")  # of transformers
+        remedy = ": convert_experts_() of ingot.integrations.experts has it compute in FP8" if is_stack else ""
+        return f"has {parameter.dim()} dimensions, and {type_name(module)} multiplies by it itself{remedy}"
     return f"{type_name(module)} multiplies by it itself"
 
 
@@ -86,10 +100,11 @@ def users_of_parameters(model: torch.nn.Module) -> Dict[int, Dict[torch.nn.Modul
     return users
 
 
-def other_lines(others: Tuple[OtherWeight, ...]) -> List[str]:
-    """Returns a report's lines about these weights."""
+def other_lines(others: Tuple[OtherWeight, ...], experts: Tuple[str, ...] = ()) -> List[str]:
+    """Returns a report's lines about what is in no linear layer: these weights, and the experts that are FP8."""
+    lines = [f"{len(experts)} modules of experts are FP8: {', '.join(experts)}"] if experts else []
     if not others:
-        return []
+        return lines
     parameters, size = sum(each.parameters for each in others), sum(each.bytes for each in others)
     head = f"{parameters:,} parameters ({size:,} bytes) are in no linear layer and stay in high precision"
-    return [head, *(f"  {each}" for each in others)]
+    return [*lines, head, *(f"  {each}" for each in others)]
