@@ -302,7 +302,41 @@ if all(importlib.util.find_spec(name) is not None for name in ("transformers", "
     assert 0 < error < 0.1, error
 """
 
+# torchtitan's mixtures of experts: the config for modules by their names, and what a module calls itself.
+MOE = """
+import importlib.util, sys, torch, torchao
+from torch import nn
+from torchao.prototype.moe_training.config import Float8TrainingOpConfig, Float8TrainingRecipe
+from torchao.prototype.moe_training import _to_fp8_rowwise_then_scaled_grouped_mm
+from torchao.prototype.moe_training.utils import _quantize_then_scaled_grouped_mm
+assert Float8TrainingOpConfig.__module__ == "ingot.float8.moe_training"
+try:
+    from torchao.quantization import quantize_
+except ImportError:
+    from ingot.nn import quantize_
+
+class GroupedExperts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2, self.w3 = (nn.Parameter(torch.randn(3, *sizes) / 4) for sizes in ((32, 16), (16, 32), (32, 16)))
+    def forward(self, x, num_tokens_per_expert):
+        rows = zip(x.split(num_tokens_per_expert.tolist()), self.w1, self.w2, self.w3)
+        return torch.cat([(nn.functional.silu(each @ w1.T) * (each @ w3.T)) @ w2.T for each, w1, w2, w3 in rows])
+
+model = nn.ModuleDict({"experts": GroupedExperts(), "head": nn.Linear(16, 16)})
+x, counts = torch.randn(24, 16), torch.tensor([5, 0, 19])
+expected = model["experts"](x, counts)
+config = Float8TrainingOpConfig.from_recipe(Float8TrainingRecipe.FP8_ROWWISE)
+quantize_(model, config=config, filter_fn=lambda module, name: "experts" in name)
+assert [type(each).__name__ for each in model.values()] == ["Float8GroupedExperts", "Linear"]
+y = model["experts"](x, counts)
+y.sum().backward()
+assert 0 < (y - expected).norm() < 0.1 * expected.norm() and model["experts"].w3.grad.norm() > 0
+assert "torchao.prototype.moe_training.kernels" not in sys.modules
+"""
+
 TRAINERS = {
+    "mixtures of experts": MOE,
     "torchtitan": TORCHTITAN,
     "torchtitan's configs": TORCHTITAN_CONFIGS,
     "accelerate": ACCELERATE,
@@ -322,6 +356,20 @@ def test_trainers(without):
     # A dataclass looks its module up by name.
     programs = "\n".join(f"exec({program!r}, {{'__name__': '__main__'}})" for program in TRAINERS.values())
     run(f"import torchao\nassert bool(list(torchao.__path__)) is {not without}\n{programs}", without)
+
+
+@needs_torchao
+@pytest.mark.nightly
+def test_what_ingot_lacks_of_mixtures_of_experts_is_torchaos():
+    run("""
+        from torchao.prototype.moe_training.config import Float8TrainingOpConfig, MXFP8TrainingOpConfig
+        from torchao.prototype.moe_training import _to_mxfp8_then_scaled_grouped_mm, config, utils
+        assert MXFP8TrainingOpConfig.__module__ == "torchao.prototype.moe_training.config" == config.__name__
+        assert config.Float8TrainingOpConfig.__module__ == utils._quantize_then_scaled_grouped_mm.__module__ == "ingot.float8.moe_training"
+        assert utils.pad_token_groups.__module__ == "torchao.prototype.moe_training.utils"
+        import torchao.prototype.moe_training.config as again
+        assert again is config
+    """)
 
 
 @needs_torchao

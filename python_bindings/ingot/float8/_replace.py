@@ -1,4 +1,4 @@
-"""replace_torchao(): programs that import torchao.float8 get this package."""
+"""replace_torchao(): programs that import torchao.float8, or torchao.prototype.moe_training, get this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
 from .fsdp_utils import WeightWithDynamicFloat8CastTensor
 
-_PACKAGE = "torchao.float8"
+_PACKAGE, _MOE = "torchao.float8", "torchao.prototype.moe_training"
 _SUBMODULES = (
     "config",
     "distributed_utils",
@@ -30,6 +30,7 @@ _SUBMODULES = (
     "fsdp_utils",
     "stateful_float8_linear",
 )
+_MOE_SUBMODULES = ("config", "fp8_grouped_mm", "utils")  # one module of this package
 
 
 class _Replacement(ModuleType):
@@ -41,15 +42,17 @@ class _Replacement(ModuleType):
         names["_ours"], names["_theirs"] = ours, theirs
         names["__file__"] = ours.__file__
         names["__all__"] = getattr(theirs, "__all__", None) or getattr(ours, "__all__", [])
-        names["__spec__"] = importlib.machinery.ModuleSpec(name, None, is_package=name == _PACKAGE)
+        names["__spec__"] = importlib.machinery.ModuleSpec(name, None, is_package=name in (_PACKAGE, _MOE))
         if name == _PACKAGE:
             # Submodules that are not replaced are found where torchao has them.
             names["__path__"] = list(getattr(theirs, "__path__", []))
 
     def __getattr__(self, name: str) -> Any:
-        for module in (self._ours, self._theirs):
-            if module is not None and hasattr(module, name):
-                return getattr(module, name)
+        if hasattr(self._ours, name):
+            return getattr(self._ours, name)
+        theirs = self._theirs
+        if theirs is not None and hasattr(theirs, name):
+            return getattr(theirs, name)
         raise AttributeError(f"module '{self.__name__}' (ingot.float8 in its place) has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -62,8 +65,37 @@ class _Replacement(ModuleType):
         return sorted({*dir(self._ours), *dir(self._theirs)})
 
 
+class _LazyReplacement(_Replacement):
+    """Of a module of torchao that is imported when a name is asked for that Ingot lacks: its kernels take seconds to import."""
+
+    @property
+    def _theirs(self) -> Optional[ModuleType]:
+        names: Dict[str, Any] = vars(self)
+        if "_loaded" not in names:
+            parent, _, key = self.__name__.rpartition(".")
+            names["_loaded"] = None  # while it is imported it may ask for names of its own
+            del sys.modules[self.__name__]
+            try:
+                names["_loaded"] = importlib.import_module(self.__name__)
+            except ImportError:
+                pass
+            finally:
+                sys.modules[self.__name__] = self
+                setattr(sys.modules[parent], key, self)
+        return names["_loaded"]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system asks each module whether it is a package
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+    def __dir__(self) -> List[str]:
+        return dir(self._ours)
+
+
 def replace_torchao() -> None:
-    """Makes `import torchao.float8`, and imports from its submodules, give ingot.float8 in this process.
+    """Makes `import torchao.float8`, and imports from its submodules, give ingot.float8 in this process, and
+    `torchao.prototype.moe_training` ingot.float8.moe_training.
 
     To be called first in a program. Modules and names that Ingot lacks (inference, for example) stay torchao's;
     modules of torchao that have imported what is replaced get the replacement too. Works without torchao, which then
@@ -79,8 +111,38 @@ def replace_torchao() -> None:
     for name in _SUBMODULES:
         setattr(sys.modules[_PACKAGE], name, sys.modules[f"{_PACKAGE}.{name}"])
     parent.float8 = sys.modules[_PACKAGE]
+    _replace_moe_training(parent)
     _rebind(originals, ours)
     _allow_old_names_in_checkpoints()
+
+
+def _replace_moe_training(parent: ModuleType) -> None:
+    """torchao.prototype.moe_training. What of it was imported before is known; the rest is when it is needed."""
+    ours = importlib.import_module("ingot.float8.moe_training")
+    is_installed = getattr(parent, "__file__", None) is not None
+    spec = importlib.util.find_spec(_MOE) if is_installed else None
+    if "torchao.prototype" not in sys.modules:
+        sys.modules["torchao.prototype"] = parent.prototype = _empty("torchao.prototype")
+    made = {}
+    for name in (_MOE, *(f"{_MOE}.{each}" for each in _MOE_SUBMODULES)):
+        made[name] = _LazyReplacement(name, ours, None)
+        if name in sys.modules or spec is None:
+            vars(made[name])["_loaded"] = sys.modules.get(name)
+    vars(made[_MOE])["__path__"] = list(spec.submodule_search_locations or []) if spec is not None else []
+    sys.modules.update(made)
+    sys.modules["torchao.prototype"].moe_training = made[_MOE]
+    for each in _MOE_SUBMODULES:
+        setattr(made[_MOE], each, made[f"{_MOE}.{each}"])
+    if is_installed:
+        ours.register_with_torchao()
+
+
+def _empty(name: str) -> ModuleType:
+    """A package in the place of one of torchao's, which is not installed."""
+    made = ModuleType(name, "Stands for torchao, which is not installed: it has only what Ingot has of it.")
+    made.__path__ = []
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    return made
 
 
 def _names() -> List[str]:
@@ -90,11 +152,7 @@ def _names() -> List[str]:
 def _import_torchao() -> tuple:
     """Returns torchao, or an empty module in its place, and those of its modules that will be replaced."""
     if importlib.util.find_spec("torchao") is None:
-        parent = ModuleType(
-            "torchao", "Stands for torchao, which is not installed: it has only float8, which is Ingot's."
-        )
-        parent.__path__ = []
-        parent.__spec__ = importlib.machinery.ModuleSpec("torchao", None, is_package=True)
+        parent = _empty("torchao")
         sys.modules["torchao"] = parent
         return parent, {}
     parent = importlib.import_module("torchao")

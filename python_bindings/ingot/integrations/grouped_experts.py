@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import Dict, List, Type
+from typing import Callable, List, Optional, Type
 
 import torch
 
@@ -100,29 +100,37 @@ def _check_computation(module: torch.nn.Module, subject: str) -> None:
         )
 
 
-def convert_grouped_experts_(model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False) -> List[str]:
+def check_grouped_experts(module: torch.nn.Module, subject: str) -> None:
+    """Raises LinearError for a GroupedExperts that computes something else than an FP8 one in its place."""
+    if not isinstance(module, Float8GroupedExperts):
+        _check_form(module, subject)
+        _check_computation(module, subject)
+
+
+def convert_grouped_experts_(
+    model: torch.nn.Module,
+    recipe: str = "rowwise",
+    fast_gradients: bool = False,
+    filter_fn: Optional[Callable[[torch.nn.Module, str], bool]] = None,
+) -> List[str]:
     """Has the GroupedExperts of a model compute in FP8, forward and backward, in place. Returns their names. They keep their
     parameters, hooks and class, of which theirs is then a subclass, so checkpoints, optimizers, FSDP2 and expert parallelism find
     what they know; convert before torch.compile(). recipe: "tensorwise" or "rowwise"; another call changes it. fast_gradients: as
-    LinearOptions has it. Groups need no padding, and padded ones are taken. Raises LinearError for a model without such modules, and
-    for those that have other parameters or compute something else, before it changes anything."""
+    LinearOptions has it. filter_fn(module, name) says which. Groups need no padding, and padded ones are taken. Raises LinearError for
+    a model without such modules, and for those that have other parameters or compute something else, before it changes anything."""
     check_recipe_of_experts(_CALLER, recipe)
-    found = {name: module for name, module in model.named_modules() if is_grouped_experts(module)}
+    named = {name: module for name, module in model.named_modules() if is_grouped_experts(module)}
+    found = {name: module for name, module in named.items() if filter_fn is None or filter_fn(module, name)}
     if not found:
         raise LinearError(
-            f"{_CALLER}: {type(model).__name__} has no GroupedExperts, which are modules of a class of this name with the parameters w1, "
-            "w2 and w3: ingot.integrations.experts.convert_experts_() is for the experts of transformers"
+            f"{_CALLER}: {type(model).__name__} has no GroupedExperts{' that filter_fn takes' if named else ''}, which are modules of a "
+            "class of this name with the parameters w1, w2 and w3: ingot.integrations.experts.convert_experts_() is for the experts of "
+            "transformers"
         )
-    _check(found)
+    for name, module in found.items():
+        check_grouped_experts(module, f"{_CALLER} {name or _NAME}")
     for name, module in found.items():
         if not isinstance(module, Float8GroupedExperts):
             module.__class__ = _class_of(type(module))
         module.ingot_options = LinearOptions(recipe, name or _NAME, fast_gradients=fast_gradients)
     return list(found)
-
-
-def _check(found: Dict[str, torch.nn.Module]) -> None:
-    for name, module in found.items():
-        if not isinstance(module, Float8GroupedExperts):
-            _check_form(module, f"{_CALLER} {name or _NAME}")
-            _check_computation(module, f"{_CALLER} {name or _NAME}")

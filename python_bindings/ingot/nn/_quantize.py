@@ -152,9 +152,13 @@ def quantize_(
     become modules of linear layers, if filter_fn is true of one of their parts. What is replaced is an nn.Linear itself, or a
     Float8Linear with any scales. A subclass with its own forward is left alone. A layer that shares its weight with another
     module is left alone, since codes would be one more copy.
+    A Float8TrainingOpConfig of ingot.float8.moe_training trains instead; filter_fn is then asked of all modules, which are taken
+    with what is in them, and the report is that of ingot.float8.conversion_report().
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
     """
+    if hasattr(config, "convert_") and not isinstance(config, type):  # of training: ingot.float8.moe_training has it
+        return config.convert_(model if device is None else model.to(device), filter_fn)
     if isinstance(config, type) or not hasattr(config, "make"):
         found = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"
         raise LinearError(

@@ -1,0 +1,112 @@
+"""ingot.float8.moe_training: torchao's names for training mixtures of experts, against float64."""
+
+import copy
+import importlib.util
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import ingot
+import ingot.nn
+from ingot.float8.moe_training import (
+    Float8TrainingOpConfig, Float8TrainingRecipe, _quantize_then_scaled_grouped_mm, _to_fp8_rowwise_then_scaled_grouped_mm
+)
+from ingot.torch import LinearError
+from test_grouped_experts import Block, Geglu, GroupedExperts, sqnr
+from torch import nn
+
+ENDS, EXPERTS, N, K = [7, 7, 40, 41, 64], 5, 48, 80
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 32, 16))
+
+
+def test_grouped_mm():
+    """Any sizes of groups, with and without the wish for padding; both gradients."""
+    torch.manual_seed(0)
+    a, b, grad = torch.randn(64, K), torch.randn(EXPERTS, N, K) / K**0.5, torch.randn(64, N)
+    offs = torch.tensor(ENDS, dtype=torch.int32)
+    exact_a, exact_b = a.double().requires_grad_(), b.double().requires_grad_()
+    rows = torch.tensor_split(exact_a, ENDS[:-1])
+    exact = torch.cat([each @ weight.T for each, weight in zip(rows, exact_b)])
+    wanted = [exact.detach(), *torch.autograd.grad(exact, (exact_a, exact_b), grad.double())]
+    for call in (
+        lambda a, b_t: _to_fp8_rowwise_then_scaled_grouped_mm(a, b_t, offs),
+        lambda a, b_t: _to_fp8_rowwise_then_scaled_grouped_mm(a, b_t, offs, torch.float32, pad_token_groups_for_grouped_mm=False),
+        lambda a, b_t: _quantize_then_scaled_grouped_mm(a, b_t, Float8TrainingOpConfig(), offs),
+    ):
+        x, weight = a.clone().requires_grad_(), b.clone().requires_grad_()
+        y = call(x, weight.transpose(-2, -1))
+        found = [y.detach(), *torch.autograd.grad(y, (x, weight), grad.to(y.dtype))]
+        assert all(sqnr(*each) > 24 for each in zip(wanted, found)), [*map(sqnr, wanted, found)]
+        assert found[1].dtype == torch.float32 and y.dtype in (torch.bfloat16, torch.float32)
+
+
+def test_quantize():
+    """Experts and linear layers of what the filter takes, with all that is in it."""
+    model = nn.ModuleDict({"one": Block(GroupedExperts()), "two": Block(GroupedExperts()), "head": nn.Linear(64, 32)})
+    model["one"].shared = nn.Linear(64, 64)
+    names = list(model.state_dict())
+    report = ingot.nn.quantize_(model, Float8TrainingOpConfig(), filter_fn=lambda module, name: name == "one")
+    assert report.experts == ("one.experts",) and [each.name for each in report.converted] == ["one.shared"]
+    assert {each.name for each in report.left_alone} == {"head"} and sum("two" in each.name for each in report.others) == 3
+    assert model["one"].experts.ingot_options.fast_gradients and list(model.state_dict()) == names
+    again = ingot.nn.quantize_(model, Float8TrainingOpConfig(float8_linear_recipe="tensorwise"))
+    assert again.experts == ("one.experts", "two.experts") and len(again.converted) == 2
+    model["one"].experts(torch.randn(64, 64), torch.tensor([3, 0, 40, 1, 20])).sum().backward()
+    assert model["one"].experts.w2.grad.norm() > 0
+
+
+def test_quantize_of_transformers_experts():
+    pytest.importorskip("transformers.integrations.moe")
+    from test_experts import model_of
+
+    model = model_of("Qwen3Moe")
+    with pytest.raises(LinearError, match="^quantize_ filter_fn: takes model.layers.1.mlp.experts and leaves model.layers.0.mlp.experts out"):
+        ingot.nn.quantize_(model, Float8TrainingOpConfig(), filter_fn=lambda module, name: name == "model.layers.1.mlp.experts")
+    report = ingot.nn.quantize_(model, Float8TrainingOpConfig(), filter_fn=lambda module, name: name.endswith("mlp.experts"))
+    assert report.experts == ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts") and report.converted == ()
+
+
+def test_signatures_are_torchaos():
+    """Their text, since torchao's module takes long to import."""
+    spec = importlib.util.find_spec("torchao")
+    if spec is None:
+        pytest.skip("torchao is not installed")
+    folder = f"{spec.submodule_search_locations[0]}/prototype/moe_training"
+    for function, file in ((_to_fp8_rowwise_then_scaled_grouped_mm, "fp8_grouped_mm"), (_quantize_then_scaled_grouped_mm, "utils")):
+        with open(f"{folder}/{file}.py", encoding="utf-8") as source:
+            arguments = source.read().split(f"def {function.__name__}(")[1].split(") ->")[0]
+        theirs = [line.split(":")[0].strip() for line in arguments.split(",\n") if ":" in line]
+        assert list(inspect.signature(function).parameters) == theirs
+
+
+def test_configs():
+    config = Float8TrainingOpConfig.from_recipe(Float8TrainingRecipe.FP8_ROWWISE)
+    assert config == Float8TrainingOpConfig() and hash(config) == hash(copy.deepcopy(config))
+    assert config != Float8TrainingOpConfig(pad_token_groups_for_grouped_mm=True)
+
+
+def test_messages():
+    offs, a, b = torch.tensor([3, 8], dtype=torch.int32), torch.zeros(8, 16), torch.zeros(2, 16, 32)
+    quantize = lambda module, config=Float8TrainingOpConfig(): ingot.nn.quantize_(module, config, filter_fn=lambda *_: True)
+    for act, message in (
+        (lambda: Float8TrainingOpConfig(float8_dtype=torch.float8_e5m2), r"^Float8TrainingOpConfig float8_dtype: is torch.float8_e5m2, expected"),
+        (lambda: Float8TrainingOpConfig(out_dtype=torch.float64), "out_dtype: is torch.float64, expected bfloat16, float32, float16 or None"),
+        (lambda: Float8TrainingOpConfig(float8_linear_recipe="blocks"), "blocks"),
+        (lambda: Float8TrainingOpConfig.from_recipe("fp8"), "recipe: is 'fp8', expected Float8TrainingRecipe.FP8_ROWWISE"),
+        (lambda: _to_fp8_rowwise_then_scaled_grouped_mm(a, b, None), r"offs: is missing, expected int32 \(experts,\), the row at which"),
+        (lambda: _to_fp8_rowwise_then_scaled_grouped_mm(a, b[0], offs), r"A and B_t: have the shapes \(8, 16\) and \(16, 32\), expected \(M, K\)"),
+        (lambda: _quantize_then_scaled_grouped_mm(a, b, "rowwise", offs), "config: is a str, expected a Float8TrainingOpConfig"),
+        (lambda: _quantize_then_scaled_grouped_mm(a, b, Float8TrainingOpConfig(), offs, a), "bias: is given, but FP8 experts have none"),
+        (lambda: quantize(nn.Linear(16, 16)), "^quantize_ model: is itself a linear layer, which cannot be replaced in place"),
+        (lambda: quantize(nn.ModuleDict({"moe": Experts()})), r"^quantize_ moe: multiplies by its weight \(4, 32, 16\) itself, in a way that is "
+         r"not known, and would stay in high precision: call _to_fp8_rowwise_then_scaled_grouped_mm\(\)"),
+        (lambda: quantize(Block(Geglu())), r"^quantize_ experts: does not compute w2\(silu\(w1\(x\)\) \* w3\(x\)\)"),
+    ):  # fmt: skip
+        with pytest.raises(ingot.Error, match=message):
+            act()
