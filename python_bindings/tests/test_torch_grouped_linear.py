@@ -153,19 +153,77 @@ def test_gradient_of_rows(scale, masked, device):
     else:
         rows = {"ends": torch.tensor(ends, dtype=torch.int32, device=device)}
     input = x.clone().requires_grad_()
-    calls = [grouped_linear]
-    if scale == "rows" and not masked:
-        torch._dynamo.reset()  # it stops compiling one function for more than eight kinds of arguments
-        calls.append(torch.compile(grouped_linear, backend="aot_eager", fullgraph=True))
-    for call in calls:
-        output = call(input, codes, scale_inv, **rows)
-        found = torch.autograd.grad(output, input, grad)[0]
-        assert found.dtype == torch.bfloat16 and found.shape == x.shape
-        plain = grouped_linear(x, codes, scale_inv, **rows)
-        for at, values in exact:
-            ours = found.reshape(TOKENS, K)[at].double().cpu()
-            assert (ours - values).norm() <= 0.035 * values.norm()
-            assert torch.equal(output.reshape(TOKENS, N)[at], plain.reshape(TOKENS, N)[at])
+    output = grouped_linear(input, codes, scale_inv, **rows)
+    found = torch.autograd.grad(output, input, grad)[0]
+    assert found.dtype == torch.bfloat16 and found.shape == x.shape
+    plain = grouped_linear(x, codes, scale_inv, **rows)
+    for at, values in exact:
+        ours = found.reshape(TOKENS, K)[at].double().cpu()
+        assert ours.isfinite().all() and (ours - values).norm() <= 0.035 * values.norm()
+        assert torch.equal(output.reshape(TOKENS, N)[at], plain.reshape(TOKENS, N)[at])
+
+
+@pytest.mark.nightly
+def test_gradient_of_rows_compiled():
+    x, codes, scale_inv = operands("rows")
+    x.requires_grad_()
+    ends = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    torch._dynamo.reset()  # it stops compiling one function for more than eight kinds of arguments
+    outputs = [call(x, codes, scale_inv, ends) for call in (grouped_linear, torch.compile(grouped_linear, backend="aot_eager", fullgraph=True))]
+    assert torch.equal(*(torch.autograd.grad(each, x, torch.ones_like(each))[0] for each in outputs))
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("exponents", [False, True])
+def test_codes_of_a_dispatcher_with_room_for_each_expert(exponents, device):
+    """DeepEP's low-latency layout: codes, scales of 1 x 128 that lie by columns, float32 or exponents in int32, and counts."""
+    _, codes, scale_inv = operands("blocks", device)
+    counts, capacity, groups = [0, 15, 3, 1, 0, 9], 15, -(-K // 128)
+    given = torch.randn(EXPERTS, capacity, K).to(E4M3)
+    powers = torch.randint(120, 130, (EXPERTS, capacity, groups), dtype=torch.uint8)
+    of_given = torch.exp2(powers.double() - 127) if exponents else torch.rand(EXPERTS, capacity, groups).double()
+    sent = of_given.float()
+    if exponents:
+        sent = torch.nn.functional.pad(powers, (0, -groups % 4)).view(torch.int32)
+    sent = sent.to(device).transpose(1, 2).contiguous().transpose(1, 2)
+    for e, count in enumerate(counts):
+        given[e, count:].view(torch.uint8).fill_(0x7F)  # NaN
+    number = torch.tensor(counts, dtype=torch.int32, device=device)
+    found = grouped_linear(given.to(device), codes, scale_inv, counts=number, input_scale_inv=sent)
+    values = given.double() * of_given.repeat_interleave(128, -1)[..., :K]
+    weights = codes.double().cpu() * spread(scale_inv, codes.shape)
+    assert found.dtype == torch.bfloat16
+    for e, count in enumerate(counts):
+        check(found[e], values[e] @ weights[e].T, count)
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+def test_codes_of_a_dispatcher_with_rows_of_tokens(device):
+    """DeepEP's other layout: each token once, with its local experts or -1; the whole MLP as docs/pytorch_inference.md has it."""
+    tokens, k, hidden = 40, 3, 128
+    generator = torch.Generator().manual_seed(0)
+    index = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :k]
+    index[torch.rand(tokens, k, generator=generator) < 0.4] = -1
+    weights = torch.rand(tokens, k, generator=generator)
+    codes, scales = torch.randn(tokens, K, generator=generator).to(E4M3), torch.rand(tokens, 3, generator=generator) + 0.5
+    up, of_up = torch.randn(EXPERTS, 2 * hidden, K, generator=generator).to(E4M3), torch.rand(EXPERTS, 2, 3, generator=generator) / 16
+    down, of_down = torch.randn(EXPERTS, K, hidden, generator=generator).to(E4M3), torch.rand(EXPERTS, 3, 1, generator=generator) / 12
+    exact, x = torch.zeros(tokens, K, dtype=torch.float64), codes.double() * scales.double().repeat_interleave(128, 1)[:, :K]
+    up_values, down_values = (each.double() * spread(of, each.shape) for each, of in ((up, of_up), (down, of_down)))
+    for token, choice in (index >= 0).nonzero().tolist():
+        gate, value = (up_values[index[token, choice]] @ x[token]).chunk(2)
+        exact[token] += weights[token, choice] * (down_values[index[token, choice]] @ (torch.nn.functional.silu(gate) * value))
+    index, weights, codes, scales, up, of_up, down, of_down = (
+        each.to(device) for each in (index, weights, codes, scales, up, of_up, down, of_down)
+    )
+    of_rows, order = index.masked_fill(index < 0, EXPERTS).flatten().sort(stable=True)
+    ends = torch.searchsorted(of_rows, torch.arange(EXPERTS, device=device), right=True, out_int32=True)
+    rows = order // k
+    gate, value = grouped_linear(codes[rows], up, of_up, ends, input_scale_inv=scales[rows], out_dtype=torch.float32).chunk(2, -1)
+    y = grouped_linear(torch.nn.functional.silu(gate) * value, down, of_down, ends)
+    y = (y * weights.flatten()[order, None]).masked_fill(of_rows[:, None] == EXPERTS, 0)
+    found = torch.zeros(tokens, K, device=device).index_add_(0, rows, y).double().cpu()
+    assert found.isfinite().all() and (found - exact).norm() <= 0.04 * exact.norm()
 
 
 def test_compiled_counted_and_checked():
@@ -226,6 +284,8 @@ def test_messages():
         (call(given, codes, scale_inv, at, input_scale_inv=of_given.reshape(2, 45)), r"has the shape \(2, 45\), expected one"),
         (call(given, codes, operands("blocks")[2], at, input_scale_inv=torch.rand(3, TOKENS)), r"input_scale_inv: has the shape "
          r"\(3, 90\), expected \(90, 3\): for groups of 128 of a row"),
+        (call(given, codes, operands("blocks")[2], at, input_scale_inv=torch.ones(TOKENS, 3, dtype=torch.int32)), r"input_scale_inv: is int32 "
+         r"of the shape \(90, 3\), expected \(90, 1\), with the exponents of four groups of 128 in each, or float32"),
         (call(x, codes, scale_inv, at.long()), "ends: must be int32"),
         (call(x, codes, scale_inv, at[:5]), "ends: has 5 elements, expected one for each of 6 experts"),
         (call(x, codes, scale_inv, at.flip(0).contiguous()), "grouped_gemm ends: "),

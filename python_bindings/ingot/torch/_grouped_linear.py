@@ -103,6 +103,21 @@ def _(input, weight, output):
     return torch.empty((*input.shape[:-1], weight.shape[1]), dtype=OUTPUTS[output], device=input.device)
 
 
+def _scales_of_codes(scale_inv: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """As the operator reads a dispatcher's: DeepEP's lie by columns, and with use_ue8m0 four exponents are one int32."""
+    if scale_inv.dtype is not torch.int32:
+        return scale_inv.contiguous()
+    groups = -(-input.shape[-1] // 128)
+    expected = *input.shape[:-1], -(-groups // 4)
+    if tuple(scale_inv.shape) != expected:
+        raise LinearError(
+            f"grouped_linear input_scale_inv: is int32 of the shape {tuple(scale_inv.shape)}, expected {expected}, with the exponents of "
+            "four groups of 128 in each, or float32"
+        )
+    exponents = scale_inv.contiguous().view(torch.uint8)[..., :groups].to(torch.int32)
+    return (exponents << 23).view(torch.float32)
+
+
 def _rows_of_experts(
     input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
 ) -> torch.Tensor:
@@ -147,7 +162,7 @@ def grouped_linear(
 
     Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row
     where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)), with
-    (experts, capacity) in place of M for a masked input. Sums are float32. out_dtype: float32, bfloat16 or float16; by default
+    (experts, capacity) in place of M for a masked input, of any strides, or int32 with four power-of-two exponents in each. Sums are float32. out_dtype: float32, bfloat16 or float16; by default
     the input's, and bfloat16 for codes.
 
     A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
@@ -184,6 +199,8 @@ def grouped_linear(
             "scale_inv, or values in float32, bfloat16 or float16"
         )
     records = _records(operands, options)
+    if input_scale_inv is not None and input.dim() > 1:
+        input_scale_inv = _scales_of_codes(input_scale_inv, input)
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
     if out_dtype not in OUTPUTS:
