@@ -83,13 +83,16 @@ def of_rank(ranks: Ranks, kind: Kind, layer: Layer, compiler: str) -> Callable:
     mine = slice(ranks.rank * count, (ranks.rank + 1) * count)
     gate_up, down = (each.detach()[mine].clone().requires_grad_() for each in (layer.gate_up, layer.down))
     if kind.recipe:
-        own = float8_experts(gate_up, down, LinearOptions(kind.recipe, name="experts", fast_gradients=kind.fast))
+        own = float8_experts(gate_up, down, LinearOptions(kind.recipe, name="experts", fast_gradients=kind.fast), kind.fast)
     else:
         multiply = grouped_product(torch, ranks.on_gpu)
 
-        def own(rows: Any, ends: Any) -> Any:
-            gate, up = multiply(rows, gate_up.transpose(-2, -1), ends).chunk(2, -1)
-            return multiply(torch.nn.functional.silu(gate) * up, down.transpose(-2, -1), ends)
+        def own(rows: Any, expert: Any) -> Any:
+            order = expert.argsort(stable=True)
+            ends = torch.bincount(expert, minlength=count).cumsum(0).to(torch.int32)
+            gate, up = multiply(rows[order], gate_up.transpose(-2, -1), ends).chunk(2, -1)
+            out = multiply(torch.nn.functional.silu(gate) * up, down.transpose(-2, -1), ends)
+            return torch.empty_like(out).index_copy(0, order, out)
 
         own = torch.compile(own, dynamic=True, backend=compiler) if ranks.on_gpu else own
     x = layer.x

@@ -4,8 +4,8 @@ that have theirs.
 
     torchrun --nproc_per_node 2 examples/expert_parallel.py                  # on the GPUs of one machine, or on its CPU
 
-A program copies expert_parallel() and changes how rows cross, for a dispatcher such as DeepEP: grouped_linear() takes rows
-sorted by expert, wherever they come from.
+A program copies expert_parallel() and changes how rows cross, for a dispatcher such as DeepEP. experts_mlp() takes rows that have
+arrived like tokens of one expert each, in any order: its casts gather them, and its last sum brings them back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 import torch.distributed as dist
-from ingot.torch import LinearOptions, grouped_linear
+from ingot.torch import LinearOptions, experts_mlp
 
 
 class Exchange(torch.autograd.Function):
@@ -42,7 +42,7 @@ def expert_parallel(
     group: Optional[Any] = None,
 ) -> torch.Tensor:
     """The sum of a token's experts, (tokens, H), as hidden is. index and router_weights: (tokens, chosen). experts: of all ranks,
-    each of which has as many. of_rank(rows, ends): this rank's experts, of rows sorted by expert, int32 ends on the device."""
+    each of which has as many. of_rank(rows, expert): this rank's experts, of rows (M, H) that belong to expert (M,), from 0 on."""
     ranks = dist.get_world_size(group)
     local, chosen = experts // ranks, index.shape[1]
     by_expert = index.reshape(-1).argsort(stable=True)
@@ -53,19 +53,17 @@ def expert_parallel(
     rows = Exchange.apply(hidden[by_expert // chosen], sends, receives, group)
     # They come by ranks, and by experts from each rank.
     expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.view(-1), output_size=rows.shape[0])
-    order = expert.argsort(stable=True)
-    out = of_rank(rows[order], theirs.sum(0).cumsum(0).to(torch.int32))
-    mine = Exchange.apply(torch.empty_like(out).index_copy(0, order, out), receives, sends, group)
+    mine = Exchange.apply(of_rank(rows, expert), receives, sends, group)
     of_tokens = torch.empty_like(mine).index_copy(0, by_expert, mine).view(*index.shape, mine.shape[1])
     return (of_tokens * router_weights[..., None]).sum(1)
 
 
-def float8_experts(gate_up: torch.Tensor, down: torch.Tensor, options: LinearOptions) -> Callable:
+def float8_experts(gate_up: torch.Tensor, down: torch.Tensor, options: LinearOptions, fast_math: bool = False) -> Callable:
     """A rank's gated MLPs in FP8. gate_up: (its experts, 2 * intermediate, H); down: (its experts, H, intermediate)."""
 
-    def of_rank(rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        both = grouped_linear(rows, gate_up, ends=ends, options=options)
-        return grouped_linear(both, down, ends=ends, options=options, activation="silu(x) * up")
+    def of_rank(rows: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
+        ones = rows.new_ones(rows.shape[0], 1)  # the router's weights are the token's rank's
+        return experts_mlp(rows, expert[:, None], ones, gate_up, down, options, fast_math=fast_math)
 
     return of_rank
 
