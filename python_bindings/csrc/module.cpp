@@ -103,6 +103,34 @@ void refuse_a_second_import(const nb::module_& module) {
           .c_str());
 }
 
+void bind_context(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<PythonContext>(
+      module, "Context",
+      "A device and the kernels that are compiled for it.\n\n"
+      "device: \"auto\" (a GPU if there is one, else the CPU), \"cpu\", \"cuda\" or \"cuda:N\". "
+      "Functions that are given none use one context for each device, which lasts until the process "
+      "ends. The environment is read when a context is made (docs/environment.md). Raises ingot.Error "
+      "for another name, and for a GPU that is not there.")
+      .def(nb::new_([](const std::string& device) {
+             const nb::gil_scoped_release free;
+             return new PythonContext(context_options(device));
+           }),
+           "device"_a = "auto")
+      .def_prop_ro(
+          "device", [](PythonContext& self) { return print(self.context().device()); },
+          "The device's name, \"cpu\" or \"cuda:N\".")
+      .def(
+          "info", [](PythonContext& self) { return to_dict(self.info()); },
+          "What was found, as ingot.info() returns it, of this context.")
+      .def(
+          "stats", [](PythonContext& self) { return to_dict(self.context().stats()); },
+          "What this context has done so far, as ingot.stats() returns it.")
+      .def(
+          "recording", [](PythonContext& self) { return print(self.context().recording()); },
+          "What this context was asked for so far, as ingot.recording() returns it.");
+}
+
 }  // namespace
 }  // namespace ingot::python
 
@@ -114,21 +142,14 @@ NB_MODULE(_core, module) {
   ingot::python::refuse_a_second_import(module);
   // At Python's end PyTorch's threads and caches may keep objects of ours; the process gives their memory back.
   nb::set_leak_warnings(false);
-  nb::exception<ingot::Error>(module, "Error");
+  nb::exception<ingot::Error>(module, "Error").doc() =
+      "What Ingot's functions raise: for arguments that they cannot take, what a device or the compiler reports, and "
+      "what is "
+      "missing on this machine. The message is one sentence that names the argument or the layer.";
   module.attr("__version__") = ingot::version();
   module.attr("dtypes") = ingot::python::dtypes();
 
-  nb::class_<PythonContext>(module, "Context")
-      .def(nb::new_([](const std::string& device) {
-             const nb::gil_scoped_release free;
-             return new PythonContext(ingot::python::context_options(device));
-           }),
-           "device"_a = "auto")
-      .def_prop_ro("device", [](PythonContext& self) { return ingot::print(self.context().device()); })
-      .def("info", [](PythonContext& self) { return ingot::python::to_dict(self.info()); })
-      .def("stats", [](PythonContext& self) { return ingot::python::to_dict(self.context().stats()); })
-      .def("recording", [](PythonContext& self) { return ingot::print(self.context().recording()); });
-
+  ingot::python::bind_context(module);
   module.def(
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
   module.def(

@@ -36,7 +36,8 @@ def context_of(context: Context | None, device: str) -> Context:
 def info(device: str = "auto") -> dict[str, Any]:
     """Returns what Ingot found: its version; the device, and the reason if it is the CPU; the target that kernels are
     compiled for; the CUDA driver, NVRTC, cuBLASLt, NVTX and NCCL with version and path, or what is missing; the kernel
-    store; and the bundles and other stores that are only read. Needs no GPU, no CUDA toolkit and no PyTorch."""
+    store; and the bundles and other stores that are only read. Needs no GPU, no CUDA toolkit and no PyTorch. device: "auto",
+    "cpu" or "cuda:N". Raises ingot.Error for another name, and for a GPU that is not there."""
     return context_for(device).info()
 
 
@@ -44,11 +45,13 @@ def stats(device: str = "auto") -> dict[str, Any]:
     """Returns what the device's context has done so far: `compiled`, how many kernels were compiled, and
     `compile_seconds`, how long that took on all threads together; `loaded`, how many came from the store; `from_tiers`,
     how many from each bundle and other store, by its path; `launched`, how many
-    kernels were launched on a GPU."""
+    kernels were launched on a GPU. device: "auto", "cpu" or "cuda:N". Raises ingot.Error for another name, and for a GPU that is not
+    there."""
     return context_for(device).stats()
 
 
 def recording(device: str = "auto") -> str:
     """Returns what the device's context was asked for so far, each kernel and each matmul, as the text of a recording
-    (docs/recordings.md): the first 65,536 of each. On the CPU that is what a GPU would have been asked for."""
+    (docs/recordings.md): the first 65,536 of each. On the CPU that is what a GPU would have been asked for.
+    Raises ingot.Error for another device than "auto", "cpu" or "cuda:N", and for a GPU that is not there."""
     return context_for(device).recording()

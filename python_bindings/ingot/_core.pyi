@@ -7,21 +7,35 @@ from numpy.typing import NDArray
 
 
 class Error(Exception):
-    pass
+    """
+    What Ingot's functions raise: for arguments that they cannot take, what a device or the compiler reports, and what is missing on this machine. The message is one sentence that names the argument or the layer.
+    """
 
 dtypes: tuple = ...
 
 class Context:
+    """
+    A device and the kernels that are compiled for it.
+
+    device: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda" or "cuda:N". Functions that are given none use one context for each device, which lasts until the process ends. The environment is read when a context is made (docs/environment.md). Raises ingot.Error for another name, and for a GPU that is not there.
+    """
+
     def __init__(self, device: str = 'auto') -> None: ...
 
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """The device's name, "cpu" or "cuda:N"."""
 
-    def info(self) -> dict: ...
+    def info(self) -> dict:
+        """What was found, as ingot.info() returns it, of this context."""
 
-    def stats(self) -> dict: ...
+    def stats(self) -> dict:
+        """What this context has done so far, as ingot.stats() returns it."""
 
-    def recording(self) -> str: ...
+    def recording(self) -> str:
+        """
+        What this context was asked for so far, as ingot.recording() returns it.
+        """
 
 def canonical_spec(line: str) -> str: ...
 

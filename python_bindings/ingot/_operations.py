@@ -66,7 +66,7 @@ def _turned(scale_inv: Any) -> Any:
 
 def amax(x: Any, scale: str = "tensor", *, context: Context | None = None) -> Any:
     """Returns max |x| in float32 over the whole matrix (scale "tensor"), each row ("row") or each column ("col"). A NaN
-    in x makes the maximum NaN."""
+    in x makes the maximum NaN. x: (rows, cols), float32, bfloat16 or float16. Raises ingot.Error for other arrays."""
     arrays = arrays_of(x, "amax input")
     in_dtype = arrays.dtype(x, "amax input")
     result = _per_extent(arrays, scale, *_shape(x))
@@ -115,6 +115,8 @@ def cast(
     `unrounded`. fast: use the GPU's own exp, tanh and so on, which differ from the CPU's in the last bits.
     result: also return the values, in x's dtype. sum: also return their sum over each column, in this dtype ("f32",
     "bf16", "f16"): the gradient of a bias. `sum` needs no expression.
+
+    Raises ingot.Error for other dtypes and scales, arrays that do not fit, and an expression that cannot be read.
     """
     kinds = _expression_inputs(of, inputs)
     if x is None:
@@ -233,18 +235,21 @@ def _any_matrix(of: str | None, kinds: list[tuple[str, str]], inputs: Mapping[st
 
 
 def derivative(of: str, by: str = "x") -> str:
-    """Returns the partial derivative of an expression (see cast) by x or by one of its inputs, as an expression."""
+    """Returns the partial derivative of an expression (see cast) by x or by one of its inputs, as an expression.
+    Raises ingot.Error, with the place in the text, for what is no expression."""
     return _core.derivative(option(of, str, "expression"), option(by, str, "by"))
 
 
 def backward(of: str, by: str = "x", grad: str = "grad") -> str:
-    """Returns grad * derivative(of, by), as an expression: the gradient by `by`, given the gradient `grad` of the value."""
+    """Returns grad * derivative(of, by), as an expression: the gradient by `by`, given the gradient `grad` of the value.
+    Raises ingot.Error, with the place in the text, for what is no expression."""
     return _core.backward(option(of, str, "expression"), option(by, str, "by"), option(grad, str, "grad"))
 
 
 def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
     """Returns the values of an expression (see cast) in float64, computed on the CPU, as a reference. x and matrices are
-    [rows, cols] or broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]."""
+    [rows, cols] or broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]. Raises ingot.Error for shapes that do not
+    broadcast, a missing input, and an expression that cannot be read."""
     uses_x, _ = _core.expression_inputs(option(of, str, "expression"))
     if uses_x and x is None:
         raise _core.Error("evaluate x: is missing, but the expression uses it")
@@ -285,6 +290,8 @@ def gemm(
     a, b: two Float8Array, or two arrays of one high-precision dtype. out_dtype: by default the arrays' own dtype, or
     bf16 for FP8 (for NumPy an array of ml_dtypes.bfloat16, or of its bits in uint16 without ml_dtypes). bias: [N] of
     out_dtype (bfloat16 if out_dtype is float32 and the operands are FP8).
+
+    Raises ingot.Error for arrays whose shapes or dtypes do not fit, and FP8 operands in another layout than "nt".
     """
     if layout not in ("nt", "nn", "tn", "tt"):
         raise _core.Error(f'gemm layout: expected "nt", "nn", "tn" or "tt", got {layout!r}')
@@ -326,7 +333,7 @@ def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
 
 def encode(x: Any, dtype: Any) -> np.ndarray:
     """Returns the FP8, FP6 or FP4 codes of unscaled values, which are float32 or are rounded to it first: one per uint8,
-    rounded to nearest even and saturated. Any shape; runs on the CPU."""
+    rounded to nearest even and saturated. Any shape; runs on the CPU. Raises ingot.Error for another format."""
     values = host_values(x, np.float32, "encode x")
     codes = np.empty(values.size, np.uint8)
     _core.encode(values.reshape(-1), dtype_name(dtype), codes)

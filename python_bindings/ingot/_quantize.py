@@ -32,6 +32,7 @@ def quantize_mx(x: Any, dtype: Any = "e4m3fn", *, context: Context | None = None
 
     Each group of 32 neighbours in a row shares a power-of-two scale: 2^(floor(log2(max |x|)) - floor(log2(largest value
     of dtype))). Codes are rounded to nearest even and saturated. A group with a NaN or an Inf has the scale NaN.
+    Raises ingot.Error for another dtype and for what is no matrix.
     """
     arrays = arrays_of(x, "quantize_mx input")
     in_dtype, out = arrays.dtype(x, "quantize_mx input"), dtype_name(dtype)
@@ -54,6 +55,7 @@ def float_quantize(
 
     The format has a sign, exponent_bits (1 to 7) and mantissa_bits (0 to 6), 8 bits in all at most, and neither Inf nor
     NaN: values beyond its largest become the largest; NaN stays NaN. `out` may be x itself.
+    Raises ingot.Error for other numbers of bits and for what is no matrix.
     """
     what = "float_quantize input"
     arrays = arrays_of(x, what)
@@ -74,7 +76,8 @@ def float_quantize(
 
 
 def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
-    """Packs codes[rows, cols], one per byte, into rows of bytes as MxArray has them. Runs on the CPU."""
+    """Packs codes[rows, cols], one per byte, into rows of bytes as MxArray has them. Runs on the CPU. Raises ingot.Error
+    for what is no matrix of uint8, and for another dtype."""
     name = dtype_name(dtype)
     raw = host_codes(codes, name, "pack_codes codes")
     if raw.ndim != 2:
@@ -86,7 +89,8 @@ def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
 
 
 def unpack_codes(packed: Any, dtype: Any, cols: int) -> np.ndarray:
-    """Unpacks rows of bytes into codes[rows, cols], one per byte: the inverse of pack_codes()."""
+    """Unpacks rows of bytes into codes[rows, cols], one per byte: the inverse of pack_codes(). Raises
+    ingot.Error for rows of fewer than `cols` codes."""
     name = dtype_name(dtype)
     raw = host_codes(packed, "u8" if name in PACKED_BITS else name, "unpack_codes packed")
     if raw.ndim != 2:

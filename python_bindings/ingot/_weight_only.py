@@ -26,6 +26,7 @@ class WeightOnlyLinear(_core.WeightOnlyLinear):
     the same for layers whose x is float16, where FP8 then takes fewer instructions (FP6 and FP4 are the same in both);
     "row_major" has plain rows. Each layout works with either dtype of x, with the same results. These options are
     attributes, and so are in_features, out_features, device and weight_bytes, the memory of codes and scale_inv.
+    Raises ingot.Error for options that do not go together, and for arrays that do not fit.
     """
 
     @classmethod
@@ -108,18 +109,20 @@ class WeightOnlyLinear(_core.WeightOnlyLinear):
         epilogue: str | None = None,
         context: Context | None = None,
     ) -> WeightOnlyLinear:
-        """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N")."""
+        """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N"). Raises ingot.Error
+        for a file that is damaged or has no such layer."""
         context = context_for(device) if context is None else context_of(context, device)
         name = option(name, str, "WeightOnlyLinear name")
         return cls(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0)
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
         """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weights/weight_only.h). `name` is
-        a prefix of these names: "layers.0.wq."."""
+        a prefix of these names: "layers.0.wq.". Raises ingot.Error if the file cannot be written."""
         self._save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
-        """Returns a layer with the same codes and scale_inv in another layout."""
+        """Returns a layer with the same codes and scale_inv in another layout: "packed", "packed_f16" or
+        "row_major". Raises ingot.Error for another name."""
         return type(self)(self, option(layout, str, "WeightOnlyLinear layout"), 0)
 
     def __call__(

@@ -239,6 +239,7 @@ class Float8Linear(nn.Float8Linear):
 
     @property
     def keeps_weight_codes(self) -> bool:
+        """Does forward always keep the weight's codes for backward?"""
         return bool(self.options.keep_weight_codes)
 
     @property
@@ -293,16 +294,20 @@ class Float8Linear(nn.Float8Linear):
 
     @property
     def config_of_part(self) -> Optional[Casts]:
+        """How the layer is computed."""
         return self.options.casts
 
     @property
     def name_of_part(self) -> str:
+        """The layer's name in messages."""
         return self.options.full_name
 
     def scales_of_call(self, input: torch.Tensor) -> None:
+        """No delayed scales."""
         return None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., out_features) for (..., in_features)."""
         if self._division is not None:
             return self._divided(input)
         weight, bias = self.weight, self.bias  # once: a property of the class may gather them

@@ -145,7 +145,8 @@ def sync_float8_amax_and_scale_history(
     it is where all of its history is 0. A tensor of which only zeros, or nothing finite, have been seen has no scale, and
     later steps do not know of it: forward and backward cast it with that of its own maximum.
 
-    `group` and `reduce` are as there. `fp8_layers`, from get_float8_layers(), saves the walk through the model. Layers
+    `group`, a ProcessGroup or a DeviceMesh of one dimension (None: the default group), are the ranks whose maxima count;
+    `reduce=False` reduces nothing. `fp8_layers`, from get_float8_layers(), saves the walk through the model. Layers
     without delayed scaling are passed over; without any layer there is a warning. Raises ValueError for layers with
     different scale functions.
     """

@@ -146,6 +146,7 @@ class Float8TrainingTensor(torch.Tensor):
 
     @property
     def data(self) -> "Float8TrainingTensor":
+        """The tensor without its gradient's graph; codes and scale are shared. A value of this shape and dtype may be set."""
         return self.detach()
 
     @data.setter
@@ -163,11 +164,13 @@ class Float8TrainingTensor(torch.Tensor):
         self._scale_inv = value._scale_inv
 
     def share_memory_(self) -> "Float8TrainingTensor":
+        """Moves codes and scale to memory that processes share."""
         self._data.share_memory_()
         self._scale.share_memory_()
         return self
 
     def is_shared(self) -> bool:
+        """Are codes and scale in memory that processes share?"""
         return self._data.is_shared() and self._scale.is_shared()
 
     def __reduce_ex__(self, protocol: Any) -> tuple:

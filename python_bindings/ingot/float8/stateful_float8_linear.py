@@ -262,6 +262,7 @@ class StatefulFloat8Linear(Float8Linear):
         return export_layer("scaled", tensors, **facts)[0]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., out_features) for (..., in_features)."""
         weight, bias = self.weight, self.bias  # once: a property of the class may gather them
         if is_foreign(weight):
             return torch.nn.functional.linear(input, weight, bias)

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from ..torch._errors import LinearError
 from .transformers import DelayedScales, IngotConfig
 
+__all__ = ["IngotArgs", "IngotPlugin"]
+
 _CONTRADICT = {
     **dict.fromkeys(("fp8", "load_in_8bit", "load_in_4bit", "qat", "model_quantization_config"), "quantizes the model by itself"),
     **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), "computes the layers by itself"),

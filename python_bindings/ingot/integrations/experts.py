@@ -29,6 +29,8 @@ from ..torch._linear import LinearOptions
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
 
+__all__ = ["convert_experts_", "quantize_experts_"]
+
 try:
     from transformers.integrations.moe import _default_apply_gate
 except ImportError:  # a private name: without it no activation is known, and modules compute their own

@@ -18,6 +18,8 @@ from ..nn import ConvertReport, convert, sync_amax_history
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
 
+__all__ = ["IngotPrecision"]
+
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.plugins import Precision
 else:

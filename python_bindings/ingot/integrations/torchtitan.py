@@ -16,6 +16,8 @@ from torchtitan.protocols.module import Module
 
 from ..nn import Float8Linear as IngotLinear
 
+__all__ = ["Float8Linear", "float8"]
+
 _BLOCKS = ["*layers.*.attention.*", "*layers.*.feed_forward.*", "*layers.*.moe.shared_experts.*"]
 
 

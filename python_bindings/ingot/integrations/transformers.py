@@ -22,6 +22,8 @@ from ..nn import ConvertReport, convert, sync_amax_history
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
 
+__all__ = ["DelayedScales", "IngotConfig"]
+
 METHOD = "ingot"
 
 

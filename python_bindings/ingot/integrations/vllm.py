@@ -12,6 +12,8 @@ import torch
 
 from ..torch._errors import LinearError
 
+__all__ = ["register"]
+
 METHOD = "ingot"
 _SUBJECT = f'vLLM quantization="{METHOD}"'
 _WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}  # as compressed-tensors names FP8 with a scale for each row

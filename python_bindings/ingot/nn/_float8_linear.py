@@ -33,8 +33,8 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `recipe` is one of
     ingot.torch.RECIPES or "delayed", `layer_name` the name in messages. `activation`, a function's name ("silu", "gelu"
-    ...) or an expression of x (docs/pointwise.md), is applied to the output within the layer's GEMM; `fast_math` as
-    ingot.torch.NormLinearOptions has it.
+    ...) or an expression of x (docs/pointwise.md), is applied to the output within the layer's GEMM; with `fast_math` it
+    uses the GPU's own exp, tanh and so on (docs/numerics.md).
 
     With "delayed" the scales come from the maxima of the last `history_length` steps: call ingot.nn.sync_amax_history()
     for the model after each backward. Maxima, histories and scales are buffers `fp8_*`, which stay float32 whatever the
@@ -95,6 +95,7 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         return activated(activation, output) if activation else output
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., out_features) for (..., in_features)."""
         if self._division is not None:
             return self._divided(input)
         options = self.options

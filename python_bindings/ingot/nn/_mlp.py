@@ -65,9 +65,10 @@ class Mlp(_MlpLayer):
     Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
     or autocast's. Parameters: up_proj.weight (hidden, features), down_proj.weight (features, hidden), their biases, and
     with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. activation: a function's name ("gelu", "relu"
-    ...), or an expression of x (docs/pointwise.md). fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of
-    ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name: the name in
-    messages.
+    ...), or an expression of x (docs/pointwise.md). fast_math: the activation uses the GPU's own exp,
+    tanh and so on (docs/numerics.md). eps: of the norm; None is the epsilon of its dtype. zero_centred: the norm multiplies by
+    norm.weight + 1. recipe: one of ingot.torch.RECIPES, or "delayed", whose scales come from the maxima of the last
+    history_length steps (ingot.nn.sync_amax_history()). layer_name: the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """
@@ -121,6 +122,7 @@ class Mlp(_MlpLayer):
         return new.train(up.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., features) for (..., features)."""
         if is_divided(self, ("up_proj", "down_proj")):
             return mlp_of_parts(self, input)
         options = self.options
@@ -138,7 +140,15 @@ class GatedMlp(_MlpLayer):
     their biases, and with a norm norm.weight (and norm.bias). Checkpoints with gate_proj and up_proj load as well, and
     a module that from_parts() makes of two layers keeps them as such, and computes them as layers that share their
     input (ingot.torch.mlp_of_gate_and_up). activation: of the gate, or an expression of x
-    (the gate) and `up`. All else as Mlp.
+    (the gate) and `up` (docs/pointwise.md).
+
+    Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype, or
+    autocast's. norm: "layer", "rms" or None, with eps (None is the epsilon of its dtype) and zero_centred (it multiplies by
+    norm.weight + 1). fast_math: the activation uses the GPU's own exp (docs/numerics.md). recipe: one of ingot.torch.RECIPES, or
+    "delayed", whose scales come from the maxima of the last history_length steps (ingot.nn.sync_amax_history()). layer_name: the
+    name in messages.
+
+    Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """
 
     _gated = True
@@ -183,7 +193,7 @@ class GatedMlp(_MlpLayer):
     ) -> "GatedMlp":
         """Returns a module with the parameters of these layers and of the norm in front. gate_up: one layer with the
         gate's rows first, or (gate, up): their parameters stay two, and each is cast with its own scales. Raises
-        LinearError as Mlp.from_parts() does."""
+        LinearError for modules of other kinds, a norm of another size than the input, and modules with hooks."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
         subject = _subject(layer_name)
@@ -208,6 +218,7 @@ class GatedMlp(_MlpLayer):
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., features) for (..., features)."""
         options, joined = self.options, self._part("gate_up_proj")
         if is_divided(self, ("gate_up_proj", "gate_proj", "up_proj", "down_proj")):
             if joined is not None:

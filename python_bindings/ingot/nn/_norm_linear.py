@@ -87,6 +87,7 @@ class _NormLinear(NamedLayer, KeepsScales):
     _division = None  # where several ranks divide the layer
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., out_features) for (..., in_features)."""
         if self._division is not None:
             return norm_linear_of_part(self, input)
         of_norm = norm_parameters(self.norm, self.options)
@@ -109,8 +110,9 @@ class LayerNormLinear(_NormLinear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters: weight, bias, norm.weight, norm.bias. zero_centred: the norm multiplies
     by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of x (docs/pointwise.md).
-    fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
-    Float8Linear has them (history_length). layer_name: the name in messages.
+    fast_math: the activation and its derivative use the GPU's own exp, tanh and so on (docs/numerics.md). eps: of the norm; None is
+    its default. recipe: one of ingot.torch.RECIPES, or "delayed", whose scales come from the maxima of the last history_length
+    steps (ingot.nn.sync_amax_history()). layer_name: the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """
@@ -119,7 +121,17 @@ class LayerNormLinear(_NormLinear):
 
 
 class RMSNormLinear(_NormLinear):
-    """torch.nn.RMSNorm over the last dimension, then torch.nn.Linear and perhaps an activation; all else as
-    LayerNormLinear. Parameters: weight, bias, norm.weight."""
+    """torch.nn.RMSNorm over the last dimension, then torch.nn.Linear and perhaps an activation, in FP8 as
+    ingot.torch.norm_linear computes them.
+
+    Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
+    in that dtype, or in autocast's. Parameters: weight, bias, norm.weight. eps: of the norm; None is the epsilon of its dtype.
+    zero_centred: the norm multiplies by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of
+    x (docs/pointwise.md). fast_math: the activation and its derivative use the GPU's own exp, tanh and so on (docs/numerics.md).
+    recipe: one of ingot.torch.RECIPES, or "delayed", whose scales come from the maxima of the last history_length steps
+    (ingot.nn.sync_amax_history()). layer_name: the name in messages.
+
+    Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
+    """
 
     _kind = "rms"

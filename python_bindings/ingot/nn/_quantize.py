@@ -26,8 +26,12 @@ from ._weight_only import WeightOnlyLinear
 
 @dataclasses.dataclass(frozen=True)
 class Float8WeightOnlyConfig:
-    """WeightOnlyLinear with FP8 weights: PyTorch's float8 dtypes or their names, fnuz included; what shares a factor;
-    scales rounded to powers of two; the codes' layout; batch-invariant sums."""
+    """WeightOnlyLinear with FP8 weights: PyTorch's float8 dtypes or their names, fnuz included.
+
+    weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz" or PyTorch's dtype. scale: what shares a scale: "tensor", "row", "1x128",
+    "1x64", "1x32" or "128x128". pow2: scales are powers of two. layout: the codes' order in memory, "auto" for the fastest.
+    batch_invariant: a row of the result does not depend on how many other rows there are. quantize_() raises LinearError for others.
+    """
 
     weight_dtype: Union[torch.dtype, str] = torch.float8_e4m3fn
     scale: str = "row"
@@ -57,7 +61,11 @@ class Float8WeightOnlyConfig:
 @dataclasses.dataclass(frozen=True)
 class MXWeightOnlyConfig:
     """WeightOnlyLinear with MX weights: MXFP4 ("e2m1fn"), MXFP6 ("e3m2fn", "e2m3fn") or MXFP8, with a power of two for
-    each 32 elements of a row."""
+    each 32 elements of a row.
+
+    batch_invariant: a row of the result does not depend on how many other rows there are. quantize_() raises LinearError for other
+    dtypes.
+    """
 
     weight_dtype: Union[torch.dtype, str] = "e2m1fn"
     batch_invariant: bool = False
@@ -71,7 +79,11 @@ class MXWeightOnlyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FrozenFloat8Config:
-    """FrozenFloat8Linear: FP8 weights that are not trained and pass gradients on, as under LoRA's adapters."""
+    """FrozenFloat8Linear: FP8 weights that are not trained and pass gradients on, as under LoRA's adapters.
+
+    weight_dtype: "e4m3fn" or "e5m2", or PyTorch's dtype. scale: what shares a scale: "tensor", "row" or "128x128". pow2: scales are
+    powers of two. quantize_() raises LinearError for others.
+    """
 
     weight_dtype: Union[torch.dtype, str] = torch.float8_e4m3fn
     scale: str = "row"

@@ -30,9 +30,10 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
     out_features: each layer's, by the name that it has as a submodule: {"q_proj": 4096, "k_proj": 1024, "v_proj":
     1024}. Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns a tuple of
     (..., out_features) in that dtype, or in autocast's, in the order of the names. Parameters: q_proj.weight,
-    q_proj.bias ..., and with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. recipe: one of
-    ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length); that of the input is the
-    first layer's. layer_name goes in front of the names in messages.
+    q_proj.bias ..., and with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. eps: of
+    the norm; None is the epsilon of its dtype. zero_centred: it multiplies by norm.weight + 1. recipe: one of ingot.torch.RECIPES, or
+    "delayed", whose scales come from the maxima of the last history_length steps (ingot.nn.sync_amax_history()); that of the input
+    is the first layer's. layer_name goes in front of the names in messages.
 
     Raises ingot.Error for an unknown recipe, and for another shape, dtype or device of the input.
     """
@@ -109,6 +110,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         return new.train(next(iter(layers.values())).training)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns (..., out_features) of each layer, in the order of their names, for (..., in_features)."""
         if is_divided(self, self._layer_names):
             return shared_linears_of_parts(self, input)
         options = self.options

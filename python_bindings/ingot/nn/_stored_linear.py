@@ -157,6 +157,7 @@ class StoredLinear(IngotLayer, torch.nn.Module):
     # ---- computing ----
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns (..., out_features) for (..., in_features)."""
         input = self._checked(input)
         bias = self.bias
         tensors = (input, self._stored(), self.weight_scale, bias)

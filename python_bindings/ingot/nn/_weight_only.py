@@ -159,18 +159,22 @@ class WeightOnlyLinear(StoredLinear, torch.nn.Linear):
 
     @property
     def weight_dtype(self) -> str:
+        """The format of the codes: "e4m3fn", "e2m1fn" and so on."""
         return self._form.dtype
 
     @property
     def scale(self) -> str:
+        """What shares a scale: "row", "128x128", "mx" and so on."""
         return self._form.scale
 
     @property
     def layout(self) -> str:
+        """The order of the codes in memory: "packed", "packed_f16" or "row_major"."""
         return self._form.layout
 
     @property
     def batch_invariant(self) -> bool:
+        """Is a row of y the same bits whatever other rows there are?"""
         return self._form.batch_invariant
 
     def extra_repr(self) -> str:

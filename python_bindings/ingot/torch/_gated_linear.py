@@ -17,8 +17,9 @@ class GatedLinearOptions(ModuleOptions):
     """How gated_linear() computes.
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. activation: a function's name, of the gate, which then
-    multiplies up, or an expression of x (the gate) and `up` (docs/pointwise.md). keep_weight_codes: as LinearOptions
-    has it. fast_math: as NormLinearOptions has it.
+    multiplies up, or an expression of x (the gate) and `up` (docs/pointwise.md). keep_weight_codes:
+    forward keeps the weight's FP8 codes for backward (LinearOptions says more). fast_math: the activation and its derivative use
+    the GPU's own exp, tanh and so on (docs/numerics.md).
     """
 
     recipe: str = "tensorwise"
@@ -44,7 +45,7 @@ def gated_linear(
     autocast's: the second half of a gated MLP whose first half are two layers, by shared_linear() for example.
 
     gate, up: (..., in_features), of one shape and dtype, float32, float16 or bfloat16, of any strides. weight:
-    (out_features, in_features) and bias: (out_features,), as linear() takes them, main_grad included.
+    (out_features, in_features), of those dtypes; bias: (out_features,) or None. A weight's main_grad is added to, as in linear().
     delayed: the scales of the recipe "delayed".
 
     The activation is computed within the cast to FP8, and written nowhere. Backward keeps gate, up and FP8 codes. Raises

@@ -167,7 +167,7 @@ def grouped_linear(
 
     A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
     its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise" or "rowwise", its name and
-    keep_weight_codes, as linear() has them. input is (M, K) in high precision, in autocast's dtype under autocast, and the
+    keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under autocast, and the
     output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
     experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; those of
     the output and of the input's gradient are not written. The weights of experts without rows get zeros. activation: an

@@ -20,6 +20,7 @@ from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
+"""The recipes of functions and modules (docs/layers.md); modules also take "delayed"."""
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
 _AUTOCAST_DEVICES = tuple(
     device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)

@@ -22,7 +22,8 @@ class MlpOptions(ModuleOptions):
     recipe: one of RECIPES, or "delayed". name: the MLP's name in messages. gated: the first layer makes a gate and what it
     multiplies. activation: between the layers: a function's name, of x or of the gate, or an expression of x, and gated
     of x (the gate) and `up` (docs/pointwise.md); default silu, or gelu of a plain MLP. norm: the norm in front, or
-    None. keep_weight_codes: as LinearOptions has it, of all weights. fast_math: as NormLinearOptions has it.
+    None. keep_weight_codes: forward keeps the FP8 codes of all weights for backward (LinearOptions says more). fast_math: the
+    activation and its derivative use the GPU's own exp, tanh and so on (docs/numerics.md).
     """
 
     recipe: str = "tensorwise"
@@ -97,10 +98,10 @@ def mlp(
     input: (..., features), float32, float16 or bfloat16, of any strides. up_weight: (hidden, features), or gated
     (2 * hidden, features), the gate's rows first; down_weight: (features, hidden); up_bias, down_bias: (rows,), both or
     neither. Weights have one dtype, and biases; weights of float32 with 16-bit inputs are cast straight to FP8.
-    norm_weight and norm_bias as norm_linear() takes them. delayed: the scales of the recipe "delayed", of the first layer
-    and the second.
+    norm_weight, norm_bias: (features,), in the input's dtype or float32; None where the norm has none. delayed: the scales of
+    the recipe "delayed", of the first layer and the second.
 
-    A weight's main_grad is as linear() has it. Backward keeps the first layer's output in high precision, FP8 codes, and
+    A weight's main_grad is added to, as in linear(). Backward keeps the first layer's output in high precision, FP8 codes, and
     with a norm the input. Raises LinearError, an ingot.Error that names the MLP.
     """
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
@@ -122,8 +123,13 @@ def mlp_of_gate_and_up(
 ) -> torch.Tensor:
     """A gated mlp() whose gate and up have separate weights (hidden, features): shared_linear(), then gated_linear(),
     which copy neither. Each weight, and the gradient of each output, has its own scales, so that results have the bits
-    of three layers; with one weight for both, results differ by FP8's rounding. delayed: the scales of the recipe
-    "delayed", of gate, up and the layer after them."""
+    of three layers; with one weight for both, results differ by FP8's rounding.
+
+    input: (..., features), float32, float16 or bfloat16, of any strides; the result has its shape and dtype, or autocast's.
+    down_weight: (features, hidden); biases: (hidden,) or None of each; down_bias: (features,) or None. norm_weight, norm_bias:
+    (features,), in the input's dtype or float32; None where the norm has none. options: as mlp() takes them, gated. delayed: the
+    scales of the recipe "delayed", of gate, up and the layer after them. Raises LinearError, an ingot.Error that names the MLP.
+    """
     shared, gated = options._apart
     of_shared = of_gated = None
     if delayed is not None:

@@ -18,7 +18,8 @@ class NormLinearOptions(ModuleOptions):
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm before it,
     or None. activation: applied to the layer's output x: a function's name ("silu", "gelu", "relu" ...), or an expression
-    of x (docs/pointwise.md). keep_weight_codes: as LinearOptions has it. fast_math: the activation and its derivative use
+    of x (docs/pointwise.md). keep_weight_codes: forward keeps the weight's FP8 codes for backward (LinearOptions
+    says more). fast_math: the activation and its derivative use
     the GPU's own exp, tanh and so on (docs/numerics.md): faster, and not to the bit a CPU's.
     """
 
@@ -47,8 +48,8 @@ def norm_linear(
     """Returns activation(norm(input) @ weight.T + bias), shape (..., out_features), in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. norm_weight, norm_bias: (in_features,), in
-    the input's dtype, or float32, which is rounded to the input's dtype; None where the norm has none. weight and bias
-    as linear() takes them, main_grad included. delayed: the scales of the recipe "delayed". Gradients have the dtypes of
+    the input's dtype, or float32, which is rounded to the input's dtype; None where the norm has none. weight:
+    (out_features, in_features); bias: (out_features,) or None. A weight's main_grad is added to, as in linear(). delayed: the scales of the recipe "delayed". Gradients have the dtypes of
     their tensors.
 
     The normalised values are cast to FP8 without being written. Backward keeps the input, a few numbers for each row

@@ -149,7 +149,8 @@ def trace(file: FileName, model: Optional[torch.nn.Module] = None, *, device: Op
     """Records what Ingot launches within the block, and writes it to `file` at the block's end, for chrome://tracing
     and Perfetto: when each launch was enqueued and ran, with the layer, the role and the thread.
 
-    model: its layers that have no name get their paths in it. device: as monitor()'s. Kernels do not overlap while they
+    model: its layers that have no name get their paths in it. device: "cpu" or
+    "cuda:N"; by default the model's, or the current GPU. Kernels do not overlap while they
     are traced, so a traced step is slower. Raises ingot.Error if the device is traced already, if the file cannot be
     written, and for a stream that captures a graph.
     """

@@ -23,7 +23,7 @@ class SharedLinearOptions(ModuleOptions):
     """How shared_linear() computes.
 
     recipe: one of RECIPES, or "delayed", of all layers. names: the layers' names in messages. norm: the norm in front, or
-    None. keep_weight_codes: as LinearOptions has it, of all layers.
+    None. keep_weight_codes: forward keeps the FP8 codes of all weights for backward (LinearOptions says more).
     """
 
     recipe: str = "tensorwise"
@@ -49,8 +49,8 @@ def shared_linear(
     """Returns norm(input) @ weight.T + bias of each of two or three layers, in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. weights: (out_features, in_features) of
-    each layer; biases: (out_features,) or None of each; both as linear() takes them, main_grad included. norm_weight and
-    norm_bias as norm_linear() takes them. delayed: the scales of the recipe "delayed".
+    each layer; biases: (out_features,) or None of each. A weight's main_grad is added to, as in linear(). norm_weight, norm_bias:
+    (in_features,), in the input's dtype or float32; None where the norm has none. delayed: the scales of the recipe "delayed".
 
     Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
     cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', from the last to the

@@ -38,7 +38,8 @@ def tune(
 ) -> Tuple[TunedMatmul, ...]:
     """Measures all candidate kernels for each GEMM of the model's Ingot layers, and records the fastest in the store.
 
-    tokens, dtype, and what of gradients is tuned: as prepare() has them. again: measure what has a record, too. seconds:
+    tokens: how many rows the layers' inputs have in one step, batch times sequence; or several such numbers. dtype: that of the
+    layers' inputs; by default that of each layer's weight. Under torch.no_grad() only forward is tuned. again: measure what has a record, too. seconds:
     the time for all GEMMs together; calling it again continues with the rest. progress(done, total, matmul) is called after
     each GEMM, and what it raises ends the tuning.
 
