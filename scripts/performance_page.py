@@ -117,7 +117,7 @@ SECTIONS = (
         "The gated MLP of all experts, forward and backward with gather and combination: milliseconds, in brackets times as fast "
         "as bf16 by torch._grouped_mm compiled, and the peak of memory above what is there before a step. In turns in one process; experts x hidden "
         "x intermediate, how many experts of how many tokens; rows are not padded, but torchao's routing has multiples of 16. "
-        "Ingot's is [`experts_mlp()`](pytorch.md#experts); fast: with `fast_gradients` and `fast_math`, whose output and gradients are "
+        "Ingot's is [`experts_mlp()`](experts.md#train-code-of-your-own); fast: with `fast_gradients` and `fast_math`, whose output and gradients are "
         "as near to bf16's as without (SQNR in the files). torchao sums all its GEMMs so.",
         layers.experts,
     ),

@@ -1,5 +1,5 @@
-"""Runs the Python examples of the documents, each on its own: every ```python block of README.md and docs/python.md,
-and those of docs/pytorch.md below "Quick start" and "Experts" that need no model. Blocks that import torch need PyTorch."""
+"""Runs the Python examples of the documents, each on its own: every ```python block of README.md and docs/python.md, that of
+docs/pytorch.md below "Quick start", and those of docs/experts.md that need no model. Blocks that import torch need PyTorch."""
 
 import importlib.util
 import pathlib
@@ -7,8 +7,8 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 WHOLE = ""
-DOCUMENTS = (("README.md", WHOLE), ("docs/python.md", WHOLE), ("docs/pytorch.md", "Quick start"), ("docs/pytorch.md", "Experts"))
-NEEDS_A_MODEL = "import convert_experts_"
+DOCUMENTS = (("README.md", WHOLE), ("docs/python.md", WHOLE), ("docs/pytorch.md", "Quick start"), ("docs/experts.md", WHOLE))
+NEEDS_A_MODEL = re.compile(r"import (convert|quantize)_experts_|\(model, \"folder")
 
 
 def blocks_of(name, heading):
@@ -23,9 +23,9 @@ def blocks_of(name, heading):
 has_torch = importlib.util.find_spec("torch") is not None
 for name, heading in DOCUMENTS:
     for block in blocks_of(name, heading):
-        if NEEDS_A_MODEL in block:
+        if NEEDS_A_MODEL.search(block):
             continue
-        if re.search(r"^import torch$", block, re.MULTILINE) and not has_torch:
+        if re.search(r"^import torch\b", block, re.MULTILINE) and not has_torch:
             print(f"{name}: an example is skipped, because PyTorch is not installed")
             continue
         print(f"{name}:", flush=True)
