@@ -1,5 +1,14 @@
 # API pages, made by Doxygen from the public headers' comments: cmake --build <build> --target api_pages. They are in
-# <build>/api/html. A comment that Doxygen cannot read is an error.
+# <build>/api/html. A comment that Doxygen cannot read is an error. Without a build, for scripts/site.sh:
+# cmake -DOUT=<folder> -P cmake/api_pages.cmake makes them in <folder>/api/html.
+if(CMAKE_SCRIPT_MODE_FILE)
+  cmake_minimum_required(VERSION 3.25)
+  cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH PROJECT_SOURCE_DIR)
+  set(PROJECT_BINARY_DIR ${OUT})
+  list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+  file(STRINGS ${PROJECT_SOURCE_DIR}/src/version.h PROJECT_VERSION REGEX "#define INGOT_VERSION_PARTS ")
+  string(REGEX REPLACE "^.*PARTS ([0-9]+), ([0-9]+), ([0-9]+).*$" "\\1.\\2.\\3" PROJECT_VERSION "${PROJECT_VERSION}")
+endif()
 find_program(INGOT_DOXYGEN doxygen)
 mark_as_advanced(INGOT_DOXYGEN)
 if(NOT INGOT_DOXYGEN)
@@ -9,6 +18,10 @@ include(public_headers)
 ingot_public_headers(${PROJECT_SOURCE_DIR}/src api_headers)
 list(TRANSFORM api_headers PREPEND ${PROJECT_SOURCE_DIR}/src/)
 list(JOIN api_headers " " INGOT_API_HEADERS)
-configure_file(cmake/Doxyfile.in ${PROJECT_BINARY_DIR}/Doxyfile @ONLY)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/Doxyfile.in ${PROJECT_BINARY_DIR}/Doxyfile @ONLY)
+if(CMAKE_SCRIPT_MODE_FILE)
+  execute_process(COMMAND ${INGOT_DOXYGEN} ${PROJECT_BINARY_DIR}/Doxyfile COMMAND_ERROR_IS_FATAL ANY)
+  return()
+endif()
 add_custom_target(api_pages COMMAND ${INGOT_DOXYGEN} ${PROJECT_BINARY_DIR}/Doxyfile VERBATIM
                   COMMENT "API pages in ${PROJECT_BINARY_DIR}/api/html")

@@ -104,9 +104,11 @@ endif()
 
 # Comments point to pages that are there.
 file(GLOB_RECURSE sources ${ROOT}/src/*.h ${ROOT}/src/*.cpp ${ROOT}/templates/*.cuh ${ROOT}/bench/*.cpp
-     ${ROOT}/tests/*.h ${ROOT}/tests/*.cpp ${ROOT}/tools/*.cpp ${ROOT}/examples/*.cpp)
+     ${ROOT}/tests/*.h ${ROOT}/tests/*.cpp ${ROOT}/tools/*.cpp ${ROOT}/examples/*.cpp
+     ${ROOT}/python_bindings/ingot/*.py ${ROOT}/python_bindings/csrc/*.cpp ${ROOT}/bench/*.py ${ROOT}/scripts/*.sh)
 foreach(source IN LISTS sources)
-  file(STRINGS ${source} mentions REGEX "docs/[a-z0-9_/]+\\.md")
+  file(READ ${source} text)
+  string(REGEX MATCHALL "docs/[a-z0-9_/]+\\.md" mentions "${text}")
   foreach(mention IN LISTS mentions)
     string(REGEX REPLACE ".*(docs/[a-z0-9_/]+\\.md).*" "\\1" page "${mention}")
     if(NOT EXISTS ${ROOT}/${page})
@@ -116,13 +118,18 @@ foreach(source IN LISTS sources)
   endforeach()
 endforeach()
 
-# The index lists every page.
+# The index lists every page, and so does the site's navigation.
 file(READ ${ROOT}/docs/README.md index)
+file(READ ${ROOT}/docs/mkdocs.yml navigation)
 foreach(page IN LISTS pages)
   cmake_path(RELATIVE_PATH page BASE_DIRECTORY ${ROOT}/docs OUTPUT_VARIABLE name)
   string(FIND "${index}" "](${name})" position)
   if(position EQUAL -1 AND NOT name STREQUAL README.md)
     message(SEND_ERROR "docs/README.md does not list ${name}: add a line that says what the page tells")
+  endif()
+  string(FIND "${navigation}" " ${name}\n" position)
+  if(position EQUAL -1 AND NOT name STREQUAL README.md)
+    message(SEND_ERROR "docs/mkdocs.yml has no ${name} in nav: the site would not lead to the page")
   endif()
 endforeach()
 
