@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes docs/performance.md: the figures of a folder of benchmark results, in tables, each with the device, commit and
-date of its run. Nothing in it is written by hand, and what the folder lacks is left out.
+date of its run; and docs/comparison.md with its picture: recipes and other libraries side by side. Nothing in them is written
+by hand, and what the folder lacks is left out.
 
-    scripts/performance_page.py                            # docs/performance.md from bench/results
-    scripts/performance_page.py --check                    # exit code 1 if it is not what the script writes
-    scripts/performance_page.py --results DIR --page FILE  # of other results, such as those of gpu_check.sh
+    scripts/performance_page.py                            # the pages, from bench/results
+    scripts/performance_page.py --check                    # exit code 1 if they are not what the script writes
+    scripts/performance_page.py --results DIR --page FILE  # performance.md of other results, such as those of gpu_check.sh
 
 A file is found by its name: cast_h200.json, cast_h100.json (one table for each device), or bench_cast.json, as
 gpu_check.sh names it. cast_again_h200.json has the casts that changed after cast_h200.json, for a separate table.
@@ -19,7 +20,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-from performance import ages, kernels, layers
+from performance import ages, compared, kernels, layers
 from performance.results import LAYER, ROOT, Results, median, table
 
 WIDTH = 120  # characters of a line of prose
@@ -182,17 +183,17 @@ SECTIONS = (
 )
 
 
-def page(results: Results) -> str:
-    lines = [
-        "# Performance",
-        "",
-        "For everyone who asks how fast Ingot is, and compared with what. `scripts/performance_page.py` writes this page from "
-        "[bench/results](../bench/results), and a test compares the two: change results, not the page. \"Later commits of its "
-        "code\" have changed what a figure times since it was measured, when the page was last written. How a time is taken: "
-        "[benchmarks.md](benchmarks.md).",
-        "",
-    ]
-    for title, words, section in SECTIONS:
+INTRODUCTION = (
+    "For everyone who asks how fast Ingot is, and compared with what. `scripts/performance_page.py` writes this page from "
+    "[bench/results](../bench/results), and a test compares the two: change results, not the page. \"Later commits of its "
+    "code\" have changed what a figure times since it was measured, when the page was last written. How a time is taken: "
+    "[benchmarks.md](benchmarks.md)."
+)
+
+
+def page(results: Results, title: str = "Performance", introduction: str = INTRODUCTION, sections: tuple = SECTIONS) -> str:
+    lines = [f"# {title}", "", introduction, ""]
+    for title, words, section in sections:
         found = section(results)
         if found:
             lines += [f"## {title}", "", words, "", *found]
@@ -205,23 +206,38 @@ def wrapped(lines: Iterable[str]) -> Iterable[str]:
         yield line if line.startswith("|") else prose
 
 
+def documents(results: Results) -> dict[pathlib.Path, str]:
+    """What is written of bench/results."""
+    return {
+        ROOT / "docs/performance.md": page(results),
+        ROOT / "docs/comparison.md": page(results, "Compared", compared.INTRODUCTION, compared.SECTIONS),
+        ROOT / "docs/recipes.svg": compared.picture(results),
+    }
+
+
+def differs(file: pathlib.Path, written: str) -> bool:
+    there = file.read_text(encoding="utf-8") if file.exists() else ""
+    if ages.without(there) == ages.without(written):
+        return False
+    lines = zip(there.splitlines() + [""], written.splitlines() + [""], strict=False)
+    first = next((number for number, (old, new) in enumerate(lines, 1) if old != new), 1)
+    print(f"{file}:{first}: is not what scripts/performance_page.py writes: run it", file=sys.stderr)
+    return True
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench/results")
-    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md")
+    parser.add_argument("--page", type=pathlib.Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
-    written = page(Results(options.results))
-    if not options.check:
-        options.page.write_text(written, encoding="utf-8")
-        return 0
-    there = options.page.read_text(encoding="utf-8") if options.page.exists() else ""
-    if ages.without(there) == ages.without(written):
-        return 0
-    lines = zip(there.splitlines() + [""], written.splitlines() + [""], strict=False)
-    first = next((number for number, (old, new) in enumerate(lines, 1) if old != new), 1)
-    print(f"{options.page}:{first}: is not what scripts/performance_page.py writes: run it", file=sys.stderr)
-    return 1
+    results = Results(options.results)
+    written = documents(results) if options.page is None else {options.page: page(results)}
+    if options.check:
+        return int(any([differs(file, text) for file, text in written.items()]))
+    for file, text in written.items():
+        file.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""Runs the Python examples of the documents, each on its own: every ```python block of README.md and docs/python.md, that of
-docs/pytorch.md below "Quick start", and those of docs/experts.md that need no model. Blocks that import torch need PyTorch."""
+"""Runs the Python examples of the documents, each on its own: those of DOCUMENTS, of a whole page or below one heading. With the
+word "slow" it runs those of SLOW instead, which need transformers and PEFT. What needs a package that is not there is skipped."""
 
 import importlib.util
 import pathlib
 import re
+import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
 WHOLE = ""
-DOCUMENTS = (("README.md", WHOLE), ("docs/python.md", WHOLE), ("docs/pytorch.md", "Quick start"), ("docs/experts.md", WHOLE))
+DOCUMENTS = (
+    *(("README.md", WHOLE), ("docs/python.md", WHOLE), ("docs/pytorch.md", "Quick start")),
+    *(("docs/experts.md", WHOLE), ("docs/first_hour.md", WHOLE), ("docs/serving.md", WHOLE)),
+)
+SLOW = (("docs/transformers.md", "A model that you have"), ("docs/lora.md", WHOLE))
 NEEDS_A_MODEL = re.compile(r"import (convert|quantize)_experts_|\(model, \"folder")
+PACKAGES = ("torch", "transformers", "peft")
 
 
 def blocks_of(name, heading):
@@ -20,13 +26,14 @@ def blocks_of(name, heading):
     return found
 
 
-has_torch = importlib.util.find_spec("torch") is not None
-for name, heading in DOCUMENTS:
+lacking = [each for each in PACKAGES if importlib.util.find_spec(each) is None]
+for name, heading in SLOW if sys.argv[1:] == ["slow"] else DOCUMENTS:
     for block in blocks_of(name, heading):
         if NEEDS_A_MODEL.search(block):
             continue
-        if re.search(r"^import torch\b", block, re.MULTILINE) and not has_torch:
-            print(f"{name}: an example is skipped, because PyTorch is not installed")
+        needs = [each for each in lacking if re.search(rf"^(import|from) {each}\b", block, re.MULTILINE)]
+        if needs:
+            print(f"{name}: an example is skipped, because {needs[0]} is not installed")
             continue
         print(f"{name}:", flush=True)
         exec(compile(block, name, "exec"), {})

@@ -295,6 +295,25 @@ def check_ages() -> None:
     assert ages.without("of a day, 12 later commits of its\ncode\n(a.json)") == ages.without("of a day (a.json)")
 
 
+def check_the_comparison() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    sys.dont_write_bytecode = True
+    from performance import compared
+    from performance.results import Results
+
+    with tempfile.TemporaryDirectory() as name:
+        for file, content in RESULTS.items():
+            (pathlib.Path(name) / file).write_text(json.dumps(content), encoding="utf-8")
+        lines = compared.peers(Results(pathlib.Path(name)))
+    for line in (
+        "| n = 2048, rowwise | torchao | 100 | 95 | **0.95** |",
+        "| Llama under accelerate: rowwise | torchao, whose loss does not fall | 1250 | 1100 | 1.14 |",
+        "| rowwise codes | torch.compile | 10.0 | 25.0 | 2.50 |",
+        f"| {SIZE}, row fast | cuBLASLt | 8.0 | 10.0 | 1.25 |",
+    ):
+        assert line in lines, (line, lines)
+
+
 def check_an_empty_folder() -> None:
     with tempfile.TemporaryDirectory() as name:
         page = pathlib.Path(name) / "performance.md"
@@ -331,5 +350,6 @@ check_the_committed_page()
 check_the_form_of_results()
 check_what_a_page_says()
 check_ages()
+check_the_comparison()
 check_an_empty_folder()
 print("the page is the results'")
