@@ -1,7 +1,8 @@
 """check_exports.py <repository> [<output of nm -D --defined-only -C>]: the library exports its public interface.
 
-Every declaration of a public header that the library defines has INGOT_API. With nm's output: nothing else is
-exported, neither other names of ours nor what templates of the standard library and of third parties leave.
+Every declaration of a public header that the library defines has INGOT_API, and every public header says what it is
+for. With nm's output: nothing else is exported, neither other names of ours nor what templates of the standard library
+and of third parties leave.
 """
 
 import pathlib
@@ -26,6 +27,8 @@ def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     public = public_api.names(root)
     problems = public_api.unmarked(root)
+    problems += [f"src/{header}: has no paragraph at its top, which the API pages show for types without a comment"
+                 for header in public_api.public_headers(root) if not public_api.has_paragraph(root, header)]
     if len(public) < 100:
         problems.append(f"only {len(public)} names were found: this check looks in the wrong place")
     if len(sys.argv) > 2:

@@ -75,6 +75,11 @@ def names(root):
     return {name for _, _, name, _ in declarations(root)}
 
 
+def has_paragraph(root, header):
+    path = root / "src" / header
+    return not path.is_file() or path.read_text().startswith("// ")
+
+
 def header_only(root):
     """Classes that are marked for their types alone: each program has its own copy of their functions."""
     found = set()

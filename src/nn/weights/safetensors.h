@@ -77,6 +77,7 @@ class INGOT_API SafetensorsFile {
 // two. Of a folder with both model.safetensors is read, as transformers does.
 class INGOT_API SafetensorsCheckpoint {
  public:
+  // A tensor, and the file that holds it.
   struct Found {
     const SafetensorsFile* file;
     const StoredTensor* tensor;

@@ -134,6 +134,7 @@ struct KernelOrigins {
 
 class INGOT_API KernelCache {
  public:
+  // How many kernels came from where, since the cache was made.
   struct Stats {
     std::int64_t compiled = 0;              // by the compiler
     std::int64_t loaded = 0;                // from the store

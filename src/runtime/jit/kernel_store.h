@@ -56,6 +56,7 @@ class INGOT_API KernelStore {
   // The same, and why a kernel could not be kept now: writes a file and removes it.
   std::string write_problem() const { return directory_.write_problem(); }
 
+  // What the store holds on disk.
   struct Usage {
     std::int64_t files = 0;
     std::int64_t bytes = 0;

@@ -32,11 +32,13 @@ class INGOT_API TuningStore {
   // How many load() looks at.
   std::size_t count() const { return files().size(); }
 
+  // A file with a record's name that is none.
   struct Damaged {
     std::string file;     // "tuning/<32 hex digits>.json"
     std::string problem;  // "is truncated"
     bool moved = false;   // to the quarantine
   };
+  // What a look at the whole store found.
   struct Survey {
     std::vector<TuningRecord> records{};
     std::vector<Damaged> damaged{};
