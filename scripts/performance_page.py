@@ -210,7 +210,7 @@ def documents(results: Results) -> dict[pathlib.Path, str]:
     """What is written of bench/results."""
     return {
         ROOT / "docs/performance.md": page(results),
-        ROOT / "docs/comparison.md": page(results, "Compared", compared.INTRODUCTION, compared.SECTIONS),
+        ROOT / "docs/comparison.md": page(results, "Recipes and libraries compared", compared.INTRODUCTION, compared.SECTIONS),
         ROOT / "docs/recipes.svg": compared.picture(results),
     }
 

@@ -7,8 +7,7 @@ import atexit
 from typing import Any
 
 from . import _core
-
-Context = _core.Context
+from ._core import Context
 
 _found: dict[str, Context] = {}  # by name; it is _core that has one context a device
 atexit.register(_core.end_contexts)

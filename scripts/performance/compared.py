@@ -210,26 +210,26 @@ def picture(results: Results) -> str:
         ("peak of memory", "memory", 1.25, times),
         ("validation loss", "loss", 0.0127, lambda value: percent(value, "+")),
     )
-    step, left, width = 22, 150, 190
-    height = 40 + step * len(rows)
+    step, left, width, columns = 22, 150, 190, 2
+    high, wide = 40 + step * len(rows), left + columns * (width + 20)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + len(panels) * (width + 20)} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{2 * high}" viewBox="0 0 {wide} {2 * high}" '
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
     ]
-    for at, recipe in enumerate(rows):
-        lines.append(f'<text x="{left - 8}" y="{44 + step * at}" text-anchor="end">{recipe}</text>')
     for number, (title, key, most, text) in enumerate(panels):
-        x = left + number * (width + 20)
+        x, top = left + number % columns * (width + 20), number // columns * high
         mark = x + (width - 60) / most if key != "loss" else x
-        lines.append(f'<text x="{x}" y="18" font-weight="bold">{title}</text>')
-        for at, row in enumerate(rows.values()):
-            long = (width - 60) * min(row[key] / most, 1)
-            y = 32 + step * at
+        lines.append(f'<text x="{x}" y="{top + 18}" font-weight="bold">{title}</text>')
+        for at, (recipe, row) in enumerate(rows.items()):
+            long, y = (width - 60) * min(row[key] / most, 1), top + 32 + step * at
+            if number % columns == 0:
+                lines.append(f'<text x="{x - 8}" y="{y + 12}" text-anchor="end">{recipe}</text>')
             lines.append(f'<rect x="{x}" y="{y}" width="{long:.1f}" height="15" fill="{"#b0bec5" if key == "loss" else "#546e7a"}"/>')
             lines.append(f'<text x="{max(x + long, mark) + 5:.1f}" y="{y + 12}">{text(row[key])}</text>')
         if key != "loss":
-            lines.append(f'<line x1="{mark:.1f}" y1="28" x2="{mark:.1f}" y2="{height - 6}" stroke="#d84315" stroke-dasharray="3 3"/>')
+            ends = f'y1="{top + 28}" x2="{mark:.1f}" y2="{top + high - 6}"'
+            lines.append(f'<line x1="{mark:.1f}" {ends} stroke="#d84315" stroke-dasharray="3 3"/>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

@@ -77,7 +77,7 @@ class Pages:
             if not path or path.startswith(("http:", "https:", "mailto:")):
                 return match[0]
             target = os.path.normpath(os.path.join(os.path.dirname(document), path))
-            if target in self.documents and text.removeprefix("[docs/").strip("[") in (path, path.removeprefix("docs/")):
+            if target in self.documents and text.removeprefix("[").removeprefix("docs/") in (path.removeprefix("docs/"), os.path.basename(path)):
                 text = "[" + title_of(target, anchor)
             return f"{text}]({os.path.relpath(self.page_of(target), os.path.dirname(page) or '.')}{anchor})"
 
@@ -89,7 +89,8 @@ class Pages:
 
     def write_documents(self) -> None:
         for document, page in self.documents.items():
-            self.write(page, self.linked((ROOT / document).read_text(encoding="utf-8"), document, page))
+            text = self.linked((ROOT / document).read_text(encoding="utf-8"), document, page)
+            self.write(page, text.replace("| API pages |", "| [Python](api/ingot.md), [C++](api/cpp.md) |"))
         for picture in ROOT.glob("docs/*.svg"):
             shutil.copy(picture, self.folder / picture.name)
 
@@ -121,7 +122,7 @@ class Pages:
 
     def write_api(self) -> None:
         """A page for each module: MkDocs fills each name in from the sources' docstrings. C++ has Doxygen's pages, in cpp."""
-        links = (("All classes", "annotated"), ("Functions", "namespaceingot"), ("Headers", "files"))
+        links = (("Classes by name", "classes"), ("Everything in the namespace ingot", "namespaceingot"), ("Headers", "files"))
         text = "# C++\n\nWhat `#include <ingot/ingot.h>` gives, made by Doxygen from the headers' comments:\n\n"
         self.write("api/cpp.md", text + "".join(f"- [{name}](../cpp/{page}.html)\n" for name, page in links))
         for package in PACKAGES:

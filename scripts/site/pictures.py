@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Looks at pages of the site in a headless Chromium: pictures.py SITE OUT. Writes a picture of each of PAGES on a wide and on a
-narrow screen, and fails where a page is wider than its screen or reports an error of its scripts, or where the search finds
-nothing."""
+"""Looks at the site in a headless Chromium: pictures.py SITE OUT. Opens each page on a wide and on a narrow screen, and fails where
+one is wider than its screen or reports an error of its scripts, or where the search finds nothing. Writes pictures of PAGES."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ import sys
 import threading
 
 PAGES = (
-    *("index", "contents", "install", "pytorch", "layers", "performance", "numerics", "distributed"),
-    *("api/ingot.nn", "api/ingot.torch", "source/src/nn/recipe/recipes.h", "cpp/index"),
+    *("index", "contents", "install", "first_hour", "which_recipe", "serving", "troubleshooting", "comparison"),
+    *("experts", "layers", "performance", "api/ingot", "api/ingot.nn", "source/src/nn/recipe/recipes.h", "cpp/classingot_1_1GatedMlp"),
 )
 SCREENS = {"wide": (1440, 1000), "narrow": (390, 844)}
 HEIGHT = 3000  # pixels of a page that a picture shows
@@ -25,17 +24,20 @@ class Files(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def look(browser, address: str, screen: str, out: pathlib.Path) -> list[str]:
-    """Pictures of all pages on a screen, and what is wrong with them."""
+def look(browser, site: pathlib.Path, address: str, screen: str, out: pathlib.Path) -> list[str]:
+    """What is wrong with the pages on a screen, Doxygen's and those of sources aside, of which PAGES has one."""
     width, height = SCREENS[screen]
     wrong: list[str] = []
     tab = browser.new_page(viewport={"width": width, "height": height})
     tab.on("pageerror", lambda error: wrong.append(f"{tab.url}: {error}"))
-    for page in PAGES:
+    pages = [path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))]
+    for page in [*(each for each in pages if not each.startswith(("cpp/", "source/")) and each not in PAGES), *PAGES]:
         tab.goto(f"{address}/{page}.html")
         needed = tab.evaluate("document.documentElement.scrollWidth")
-        if needed > width and not page.startswith("cpp/"):
+        if needed > width:
             wrong.append(f"{page}: is {needed} pixels wide on a screen of {width}")
+        if page not in PAGES:
+            continue
         shown = min(HEIGHT, tab.evaluate("document.documentElement.scrollHeight"))
         name = f"{page.replace('/', '_')}_{screen}.png"
         tab.screenshot(path=out / name, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": shown})
@@ -69,7 +71,7 @@ def main() -> int:
     address = f"http://127.0.0.1:{server.server_port}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        wrong = [each for screen in SCREENS for each in look(browser, address, screen, out)] + search(browser, address, out)
+        wrong = [each for screen in SCREENS for each in look(browser, site, address, screen, out)] + search(browser, address, out)
         browser.close()
     server.shutdown()
     print(*wrong, f"{len(PAGES) * len(SCREENS)} pictures in {out}, {len(wrong)} faults", sep="\n")
