@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the links of a site of files: check_links.py FOLDER. Each leads to a file of it, and to an anchor of that file; none
-loads anything from elsewhere. Of Doxygen's pages, in cpp, only the files are checked: it links to a few anchors, of private
+loads anything from elsewhere. Each public name of the Python package has its place on an API page. Of Doxygen's pages, in cpp, only the files are checked: it links to a few anchors, of private
 classes, that it does not write."""
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import html.parser
 import pathlib
 import sys
 import urllib.parse
+
+from public_names import PACKAGES, names_of
 
 
 class Page(html.parser.HTMLParser):
@@ -48,7 +50,13 @@ def wrong_of(path: pathlib.Path, pages: dict[pathlib.Path, Page], by_doxygen: bo
 def main() -> None:
     folder = pathlib.Path(sys.argv[1]).resolve()
     pages = {path: Page(path) for path in sorted(folder.rglob("*.html")) if path.name != "404.html"}
-    wrong = [each for path in pages for each in wrong_of(path, pages, folder / "cpp" in path.parents)]
+    wrong = [
+        f"api/{package}.html: has no {name}"
+        for package in PACKAGES
+        for name in names_of(package)
+        if f"{package}.{name}" not in pages[folder / f"api/{package}.html"].anchors
+    ]
+    wrong += [each for path in pages for each in wrong_of(path, pages, folder / "cpp" in path.parents)]
     print(*wrong[:40], sep="\n", end="\n" if wrong else "")
     links = sum(len(page.links) for page in pages.values())
     print(f"{len(pages)} pages, {links} links, {len(wrong)} broken")
