@@ -49,7 +49,7 @@ def search(browser, address: str, out: pathlib.Path) -> list[str]:
     tab.goto(f"{address}/index.html")
     tab.fill("input.md-search__input", "recipe")
     try:
-        tab.wait_for_selector("a.md-search-result__link", timeout=20000)
+        tab.wait_for_selector("a.md-search-result__link", timeout=180000)  # the worker reads the index first
     except Exception as error:  # noqa: BLE001
         return [f"search: {error}"]
     tab.screenshot(path=out / "search_wide.png")
