@@ -13,7 +13,7 @@ DOCUMENTS = (
     *(("docs/experts.md", WHOLE), ("docs/first_hour.md", WHOLE), ("docs/serving.md", WHOLE)),
 )
 SLOW = (("docs/transformers.md", "A model that you have"), ("docs/lora.md", WHOLE))
-NEEDS_A_MODEL = re.compile(r"import (convert|quantize)_experts_|\(model, \"folder")
+NEEDS_A_MODEL = re.compile(r"import (convert|quantize)_experts_|^quantize_experts_\(model\)|\(model, \"folder")
 PACKAGES = ("torch", "transformers", "peft")
 
 
