@@ -430,7 +430,7 @@ def run_part(
         slot = slots[2].scale, slots[2].amax, slots[2].starts
     output, amaxes = _Part.apply(values, codes, scale_inv, weight, own_bias, *scales, *slot, plan, part, records)
     if notes:
-        _note(slots, plan, amaxes, input_amax)
+        _note(slots, plan, amaxes, (input_amax, weight.own_amax if is_gathered(weight) else None))
     if bias is None or not part.is_row:
         return output
     return add_bias(output, bias, part.tokens is not None, part.ranks)
@@ -441,11 +441,12 @@ def _casting_again(casts: ops.Casts) -> ops.Casts:
     return ops.Casts(casts.casts, casts.pow2, casts.fast_accumulation, True, casts.given)
 
 
-def _note(slots: Slots, plan: Plan, amaxes: Optional[torch.Tensor], input_amax: Optional[torch.Tensor]) -> None:
-    """The maxima of input and weight: of the operator's casts, and of codes that were made before."""
+def _note(slots: Slots, plan: Plan, amaxes: Optional[torch.Tensor], of_codes: Tuple[Optional[torch.Tensor], ...]) -> None:
+    """The maxima of input and weight: of the operator's casts, and of codes that were made before (of_codes): of the input
+    before it was gathered, of the weight by FSDP."""
     for at, slot in enumerate(slots[:2]):
-        amax = None if amaxes is None else amaxes[at : at + 1]
-        if at == 0 and input_amax is not None:
-            amax = input_amax
+        amax = of_codes[at]
+        if amax is None and amaxes is not None:
+            amax = amaxes[at : at + 1]
         if plan.given[at] is not None and amax is not None:
             slot.note(amax)
