@@ -1,9 +1,13 @@
 """Models of all kinds of layers, trained for a few steps under FSDP2, with weights that are gathered in FP8 and without:
 what tests of the all-gather compare."""
 
+import contextlib
 import functools
+import logging
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 import torch.utils.checkpoint
 import two_processes
 from torch import nn
@@ -41,11 +45,12 @@ def model(recipe, even=True):
     """Every module that has a weight. Rows are equal on all ranks and whole blocks of 128, or 13, 5 and 1, of which some
     ranks have none."""
     torch.manual_seed(0)
-    width, hidden, rows = (512, 512, (256, 128, 128)) if even and recipe == "blockwise" else (24, 48, (12, 12, 12))
+    width, hidden, rows, last = 24, 48, (12, 12, 12), 12
     if even and recipe == "blockwise":
-        rows = (512, 512, 512)
+        width = hidden = last = 128 * dist.get_world_size()
+        rows = (width, width, width)
     if not even:
-        width, hidden, rows = 13, 11, (7, 5, 1)
+        width, hidden, rows, last = 13, 11, (7, 5, 1), 3
     inner = sum(rows)
     return nn.Sequential(
         LayerNormLinear(6, width, recipe=recipe, activation="gelu", layer_name="first"),
@@ -56,12 +61,26 @@ def model(recipe, even=True):
         GatedMlp.from_parts(
             (nn.Linear(width, hidden), nn.Linear(width, hidden)), nn.Linear(hidden, width), recipe=recipe, layer_name="two"
         ),
-        RMSNormLinear(width, 12 if even else 3, bias=False, recipe=recipe, zero_centred=True, layer_name="last"),
+        RMSNormLinear(width, last, bias=False, recipe=recipe, zero_centred=True, layer_name="last"),
     )
 
 
 def data(rank):
     return two_processes.normal(5, 6, seed=1 + rank) + 0.3
+
+
+@contextlib.contextmanager
+def said():
+    """The lines that are logged."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("ingot").addHandler(handler)
+    try:
+        with mock.patch("ingot.torch._sharded_weight._SAID", set()):
+            yield lines
+    finally:
+        logging.getLogger("ingot").removeHandler(handler)
 
 
 def loss_of(net, x):

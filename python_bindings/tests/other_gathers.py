@@ -1,24 +1,18 @@
-"""Checks of test_nn_all_gather.py: models that something else than fully_shard() shards, or whose weights one rank alone has,
-with weights that were to be gathered in FP8. They are refused by a sentence, on every rank, or train with the bits of others."""
-
-import copy
-import logging
+"""Checks of test_nn_all_gather.py: models that something else than fully_shard() shards, with weights that
+were to be gathered in FP8. They are refused by a sentence, on every rank, or train with the bits of others."""
 
 import pytest
 import torch
 import torch.distributed as dist
 import two_processes
-from gathered_models import loss_of
+from gathered_models import loss_of, said
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import ingot.float8 as float8
 from ingot.nn import Float8Linear, GatedMlp, Mlp, float8_all_gather, precompute_float8_all_gather
-from ingot.torch import LinearError
-from ingot.torch._sharded_weight import ShardedWeight
 
 WIDTH = 16
 INSTEAD = (
@@ -162,13 +156,6 @@ def of_simple_fsdp(rank, compiled):
         torch._dynamo.reset()
 
 
-def shards_of(net):
-    for part in net:
-        if any(True for _ in part.parameters()):
-            fully_shard(part)
-    return fully_shard(net)
-
-
 def load_from_first_rank(net, whole, rank):
     """As accelerate's cpu_ram_efficient_loading does: rank 0 sends what it has of a model that is sharded on meta, and all
     put the shards in the place of the parameters."""
@@ -180,57 +167,18 @@ def load_from_first_rank(net, whole, rank):
     net.load_state_dict(shards, assign=True)
 
 
-def check_weights_of_one_rank(rank):
-    """Rank 0 has real weights and others what memory holds, or none: all gather the same bytes, in FP8."""
-    for model in (of_nn, of_float8):
-        for recipe in ("rowwise", "tensorwise"):
-            expected = shards_of(model(False, recipe))
-            of_first = model(True, recipe)
-            if rank != 0:
-                with torch.no_grad():
-                    for each in of_first.parameters():
-                        each.fill_(float("nan"))
-            whole = of_first.state_dict()
-            for how in ("accelerate", "broadcast_from_rank0"):
-                net = shards_of(copy.deepcopy(of_first).to("meta"))
-                if how == "accelerate":
-                    load_from_first_rank(net, whole, rank)
-                else:
-                    net.to_empty(device=two_processes.DEVICE)
-                    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-                    plain = {name: getattr(value, "_tensor", value) for name, value in whole.items()}
-                    set_model_state_dict(net, plain if rank == 0 else {}, options=options)
-                gathered = [each for each in net.parameters() if isinstance(each._local_tensor, ShardedWeight)]
-                assert len(gathered) == (6 if model is of_nn else 2), (how, len(gathered))
-                for _ in range(2):
-                    losses = [loss_of(each, x_of(rank)) for each in (net, expected)]
-                    assert torch.equal(*losses), (model, recipe, how)
-                    precompute_float8_all_gather(net)
-                losses[0].backward()
-                losses[1].backward()
-                for (name, one), other in zip(net.named_parameters(), expected.named_parameters(), strict=True):
-                    assert torch.equal(one.grad._local_tensor, other[1].grad._local_tensor), name
-                expected.zero_grad()
-
-
 def check_names(rank):
     """Layers of ingot.float8 are called by their paths in what is logged, made by a conversion or one by one."""
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("ingot").addHandler(handler)
-    try:
+    with said() as lines:
         config = float8.Float8LinearConfig.from_recipe_name("rowwise")
         object.__setattr__(config, "enable_fsdp_float8_all_gather", True)
         made = nn.Sequential(nn.Sequential(float8.Float8Linear(WIDTH, WIDTH, config=config)))
         for net in (nn.Sequential(nn.Sequential(of_float8(True))), made.bfloat16()):
             net = fully_shard(net.bfloat16(), reshard_after_forward=False)
             net(x_of(rank).bfloat16())
-    finally:
-        logging.getLogger("ingot").removeHandler(handler)
-    said = [line.split(": FSDP gathers its weight in high precision: its forward and backward read different")[0] for line in lines]
-    assert said == ['linear "0"', 'linear "2"', 'linear "0.0"'], lines
+    names = [line.split(": FSDP gathers its weight in high precision: its forward and backward read different")[0] for line in lines]
+    assert names == ['linear "0"', 'linear "2"', 'linear "0.0"'], lines
 
 
-CHECKS = [check_fsdp1, check_simple_fsdp, check_weights_of_one_rank, check_names]
+CHECKS = [check_fsdp1, check_simple_fsdp, check_names]
 COMPILED = [check_fsdp1_compiled, check_simple_fsdp_compiled]
