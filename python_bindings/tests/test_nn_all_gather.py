@@ -19,6 +19,7 @@ import other_gathers
 import torch.distributed as dist
 import two_processes
 from gathered_models import RECIPES, Case, loss_of, said
+from sharded_situations import ROWS
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,7 +28,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from ingot.nn import (
     Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
 )
-from ingot.torch import LinearError
+from ingot.torch import LinearError, _sharded_weight
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
 from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
@@ -35,7 +36,7 @@ from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
 
 @contextlib.contextmanager
 def collectives():
-    """What is sent: (the collective, dtype, elements), FSDP's gathers and ours."""
+    """What is sent: (the collective, dtype, elements), FSDP's gathers and ours, those of scale_inv that go "apart"."""
     seen = []
     names = [name for name in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, name)]
 
@@ -53,11 +54,16 @@ def collectives():
         seen.append(("all_reduce", values.dtype, values.numel()))
         return all_reduce(values, *args, **kwargs)
 
-    all_reduce = functional.all_reduce
+    def apart(values, *args, **kwargs):
+        seen.append(("apart", values.dtype, values.numel()))
+        return gather_apart(values, *args, **kwargs)
+
+    all_reduce, gather_apart = functional.all_reduce, _sharded_weight._all_gather
     with contextlib.ExitStack() as stack:
         name = names[0]  # the newer one; FSDP calls it
         stack.enter_context(mock.patch.object(dist, name, spy(name, getattr(dist, name))))
         stack.enter_context(mock.patch.object(functional, "all_reduce", reduced))
+        stack.enter_context(mock.patch.object(_sharded_weight, "_all_gather", apart))
         yield seen
 
 
@@ -87,33 +93,52 @@ def check_all_compiled(rank):
         Case(recipe, compiled=True, even=False).check(rank)
 
 
-SETS = {"tensorwise": 1, "delayed": 1, "rowwise": 2, "rowwise_with_gw_hp": 2, "rowwise_folded": 0, "blockwise": 0}
-
-
-def check_what_is_sent(rank):
-    """One byte for each element and the scale_inv of its rows, in forward and in backward; and one reduction of all maxima
-    in a step, none where scales are those of a rank's own rows."""
-    world = dist.get_world_size()
-    rows, columns = 128 * world, 384
-    for recipe in RECIPES:
-        net = nn.Sequential(Float8Linear(columns, rows, bias=False, recipe=recipe, layer_name="a"))
-        assert float8_all_gather(net) == ("a",)
-        fully_shard(net[0])
-        fully_shard(net)
-        x = torch.randn(4, columns, requires_grad=True)
-        net(x).sum().backward()
-        precompute_float8_all_gather(net)
+def sent_by(row, layers, steps=2):
+    """What steps of a model send that gathers in FP8, without its first one; row: None for bfloat16."""
+    net = nn.Sequential(*(nn.Linear(*sizes, bias=False) for sizes in layers))
+    net = net.bfloat16() if row is None else row.converted(net, True)
+    if row is not None and row.package == "nn":
+        float8_all_gather(net)
+    for part in (*net, net):
+        fully_shard(part)
+    x = torch.randn(4, layers[0][0], dtype=torch.bfloat16 if row is None else torch.float32).requires_grad_()
+    for step in range(steps + 1):
         with collectives() as sent:
             net(x).sum().backward()
             precompute_float8_all_gather(net)
-        own = {"rowwise": rows // world + -(-columns // world), "rowwise_with_gw_hp": rows // world + 1}
-        own |= {"rowwise_folded": rows // world, "blockwise": rows // world // 128 * (columns // 128)}
-        scale_inv = own.get(recipe, 0)
-        gathers = [each for each in sent if each[0] == "all_gather"]
-        assert gathers == [("all_gather", torch.uint8, rows * columns // world + 4 * scale_inv)] * 2, (recipe, gathers)
-        maxima = {0: None, 1: 1, 2: columns if recipe == "rowwise" else 1}[SETS[recipe]]
-        reduces = [each for each in sent if each[0] == "all_reduce"]
-        assert reduces == ([] if maxima is None else [("all_reduce", torch.int32, maxima)]), (recipe, reduces)  # the bits of f32
+        assert step < 2 or sent == before, (row, sent, before)  # every step after the first
+        before = sent
+    return [[each for each in sent if each[0] == kind] for kind in ("all_gather", "all_reduce", "apart")]
+
+
+def check_what_is_sent(rank):
+    """One byte for each element and the scale_inv of its rows, in forward and in backward, at most 0.51 of bfloat16's bytes; and
+    one reduction of all maxima of the model in a step, none where scales are those of a rank's own rows."""
+    world = dist.get_world_size()
+    layers = [(384 * world, 256 * world), (256 * world, 384 * world)]
+    gathers, reduces, apart = sent_by(None, layers)
+    order = [layers[0], layers[1], layers[1], layers[0]]
+    assert gathers == [("all_gather", torch.bfloat16, columns * rows // world) for columns, rows in order]
+    assert not reduces and not apart
+    of_16_bits = 2 * sum(count for *_, count in gathers)
+    for name, row in ROWS.items():
+        gathers, reduces, apart = sent_by(row, layers)
+        scale_inv = {
+            "rowwise": lambda columns, rows: rows // world + -(-columns // world),
+            "rowwise_with_gw_hp": lambda columns, rows: rows // world + 1,
+            "rowwise_folded": lambda columns, rows: rows // world,
+            "blockwise": lambda columns, rows: rows // world // 128 * (columns // 128),
+        }.get(row.recipe, lambda columns, rows: 0)
+        counts = [columns * rows // world + 4 * scale_inv(columns, rows) for columns, rows in order]
+        assert gathers == [("all_gather", torch.uint8, count) for count in counts], (name, gathers)
+        maxima = {"rowwise": sum(columns for columns, _ in layers), "rowwise_folded": 0, "blockwise": 0}.get(row.recipe, 2)
+        assert reduces == ([("all_reduce", torch.int32, maxima)] if maxima else []), (name, reduces)  # the bits of f32
+        assert not apart and sum(counts) <= 0.51 * of_16_bits, (name, sum(counts) / of_16_bits)
+    for recipe, rows in (("rowwise", 7), ("tensorwise", 7)):  # which ranks do not divide
+        gathers, reduces, apart = sent_by(ROWS[recipe], [(16, rows), (rows, 2 * rows + 1)])
+        longest = [-(-each // world) for each in (rows, 2 * rows + 1)]
+        assert apart == ([("apart", torch.float32, sum(longest))] if recipe == "rowwise" else []), (recipe, apart)
+        assert len(reduces) == 1 and gathers[0] == ("all_gather", torch.uint8, 16 * longest[0]), (recipe, gathers)
 
 
 def check_kept_after_forward(rank):
