@@ -141,7 +141,6 @@ class How:
     dtype: torch.dtype = torch.float32
     policy: Optional[MixedPrecisionPolicy] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     casts_first: bool = False
-    group: object = None
     options: dict = dataclasses.field(default_factory=dict)
 
 
@@ -174,7 +173,7 @@ def trained(row, how, rank, gathers, steps=STEPS, net=None):
         found.append(how.step(row, net, rank if how.data is None else how.data).detach())
         if step == steps - 1:
             found += [local(each.grad).clone() for each in net.parameters()]
-        sync_amax_history(net, group=how.group)
+        sync_amax_history(net)
         optimizer.step()
         optimizer.zero_grad()
     return found + [local(each).detach() for each in net.parameters()], net
