@@ -134,9 +134,10 @@ def check_what_is_sent(rank):
         maxima = {"rowwise": sum(columns for columns, _ in layers), "rowwise_folded": 0, "blockwise": 0}.get(row.recipe, 2)
         assert reduces == ([("all_reduce", torch.int32, maxima)] if maxima else []), (name, reduces)  # the bits of f32
         assert not apart and sum(counts) <= 0.51 * of_16_bits, (name, sum(counts) / of_16_bits)
-    for recipe, rows in (("rowwise", 7), ("tensorwise", 7)):  # which ranks do not divide
-        gathers, reduces, apart = sent_by(ROWS[recipe], [(16, rows), (rows, 2 * rows + 1)])
-        longest = [-(-each // world) for each in (rows, 2 * rows + 1)]
+    rows = 3 * world + 1, 5 * world + 1  # which ranks do not divide
+    for recipe in ("rowwise", "tensorwise"):
+        gathers, reduces, apart = sent_by(ROWS[recipe], [(16, rows[0]), rows])
+        longest = [-(-each // world) for each in rows]
         assert apart == ([("apart", torch.float32, sum(longest))] if recipe == "rowwise" else []), (recipe, apart)
         assert len(reduces) == 1 and gathers[0] == ("all_gather", torch.uint8, 16 * longest[0]), (recipe, gathers)
 
