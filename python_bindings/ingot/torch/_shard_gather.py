@@ -282,7 +282,8 @@ def _gather_scale_inv(group: _Group, casts: List[_Cast]) -> None:
     sent = [padded_scale_inv(each.cast, side, kind, each.parameter.shape, ranks) for each, side, kind in uneven]
     received = _over(group, torch.cat(sent), gathered_of).reshape(ranks, -1).to(sent[0].device)
     for (each, side, kind), of_ranks in zip(uneven, received.split([part.numel() for part in sent], 1)):
-        each.cast.whole[side] = of_ranks.reshape(-1)[: scale_inv_count(kind, *each.parameter.shape)]
+        count = scale_inv_count(kind, *each.parameter.shape)
+        each.cast.whole[side] = of_ranks.reshape(-1)[:count].contiguous()  # of one row a rank that is a view with gaps
         each.cast.sent = [None, None]
 
 
