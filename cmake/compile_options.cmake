@@ -9,9 +9,9 @@ function(ingot_compile_options target)
   endif()
   if(INGOT_QUICK_BUILD)
     target_compile_options(${target} PRIVATE $<$<NOT:$<STREQUAL:${ARGN},OPTIMIZED>>:-Og>)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # no garbage collection below 2 GB: a tenth of the processor's time
-      target_compile_options(${target} PRIVATE --param=ggc-min-heapsize=2000000)
-    endif()
+  endif()
+  if(INGOT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # no garbage collection below 2 GB: a tenth of the processor's time
+    target_compile_options(${target} PRIVATE --param=ggc-min-heapsize=2000000)
   endif()
   # A product and a sum stay two roundings: what the CPU computes is compared with the GPU bit for bit (--fmad=false).
   target_compile_options(${target} PRIVATE -ffp-contract=off)
@@ -37,6 +37,15 @@ endfunction()
 # that uses: seconds to compile. So few files include it.
 set(INGOT_PROGRAM_HEADERS <fmt/format.h> <nlohmann/json.hpp> <algorithm> <array> <chrono> <cmath> <filesystem> <functional>
                           <memory> <optional> <span> <string> <string_view> <variant> <vector> <ingot/ingot.h>)
+
+# ingot_unity_group(name folder...): the sources of these folders, relative to the current one, are one unit, where names in
+# their anonymous namespaces differ. For pip's build, which compiles everything once: the more a unit holds, the less often
+# the same templates of the standard library are compiled. In the other builds a changed file should cost less.
+function(ingot_unity_group name)
+  list(TRANSFORM ARGN APPEND /*.cpp)
+  file(GLOB files CONFIGURE_DEPENDS ${ARGN})
+  set_source_files_properties(${files} PROPERTIES UNITY_GROUP ${name})
+endfunction()
 
 # ingot_unity(target [file...]): with INGOT_UNITY, which quick builds and wheels have, the target's sources, or these of
 # them, are compiled in units of up to 16 files of one folder, which parse their headers once: less than half the

@@ -31,7 +31,7 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::uint64_t kMaxIndex = 100'000'000;
 constexpr std::size_t kAlignment = 64;
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr int kDeepest = 8;  // nesting of objects and arrays; the format needs 3
+constexpr int kDeepestHeader = 8;  // nesting of objects and arrays; the format needs 3
 
 struct StoredType {
   std::string_view name;
@@ -109,7 +109,7 @@ void read_exactly(const std::filesystem::path& path, int descriptor, std::uint64
 
 // Parses JSON; refuses duplicate names within an object and nesting deeper than the format needs.
 Json parse_json(const std::filesystem::path& path, std::string_view text, std::string_view what) {
-  if (const std::string fault = json_fault(text, kDeepest); !fault.empty()) {
+  if (const std::string fault = json_fault(text, kDeepestHeader); !fault.empty()) {
     refuse(path, fmt::format("its {} {}; the file is damaged or of another format", what, fault));
   }
   return Json::parse(text);
