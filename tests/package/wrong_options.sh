@@ -23,4 +23,8 @@ refused() {
 
 refused -DINGOT_CUDA_ROOT="$work/no_toolkit" "INGOT_CUDA_ROOT is $work/no_toolkit" 'nvrtc.h, cublasLt.h and nv/target' \
   'leave the option empty'
+# As on a machine without these packages.
+printf 'set(CMAKE_DISABLE_FIND_PACKAGE_%s ON CACHE BOOL "")\n' fmt CLI11 > "$work/missing.cmake"
+refused "-C$work/missing.cmake" 'Debian packages are missing: libfmt-dev libfmt9 libcli11-dev;' \
+  'set the environment variable CMAKE_PREFIX_PATH to <folder>/usr'
 refused -DINGOT_SANITIZE=adress 'INGOT_SANITIZE is adress' 'expected "address,undefined" or "thread"'
