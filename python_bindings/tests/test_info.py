@@ -71,6 +71,17 @@ def test_info_and_stats_need_no_gpu_no_toolkit_and_no_torch():
     assert stats["launched"] == 0
 
 
+def test_a_machine_with_an_old_driver_is_told_which_it_needs(tmp_path):
+    code = "import ingot; print(ingot.info()['reason'])"
+    library = tmp_path / "libcuda.so.1"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input="int cuInit(unsigned flags) { return (int)flags; }", text=True, check=True)
+    old = in_process(code, LD_LIBRARY_PATH=str(tmp_path), INGOT_DEVICE="")
+    assert re.fullmatch(
+        rf"the CUDA driver {library} is too old: it lacks cu\w+; CUDA 12\.8 \(driver 570\) or newer is needed\n", old.stdout
+    )
+
+
 def test_a_bundle_that_is_missing_is_listed(tmp_path):
     missing = tmp_path / "no.bundle"
     result = in_process("import ingot; print(ingot.info()['tiers'])", INGOT_CACHE_TIERS=str(missing))
