@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # pip_install.sh <source tree> <python>
-# What `pip install .` builds and installs: the Python module and the program `ingot`; and that a source distribution and
-# an archive of the repository have headers where the sources look for them.
+# What `pip install .` builds and installs: the Python module, the program `ingot` and the documents; and that a source
+# distribution and an archive of the repository have headers where the sources look for them.
 #
 # Environment:
 #   INGOT_WHEEL=<yes|no>   install it, which takes minutes, and use it; no: only hold what would be built and installed
@@ -44,6 +44,9 @@ step "includes of a source distribution, and of an archive of the repository"
 mkdir "$work/sdist" "$work/archive"
 tar xzf "$work"/ingot-*.tar.gz -C "$work/sdist" --strip-components 1
 resolves "$work/sdist" "a source distribution"
+for field in 'Name: ingot' 'License-Expression: MIT' 'License-File: LICENSE' 'Author: The Ingot authors' 'Requires-Python: >=3.10'; do
+  grep -qxF "$field" "$work/sdist/PKG-INFO" || fail "the metadata of a source distribution lacks \"$field\"; pyproject.toml gives it"
+done
 if find "$work/sdist/src/include" -name '*.cpp' | grep .; then fail "the sources above are in the distribution twice"; fi
 if git -C "$source_dir" rev-parse --verify -q HEAD > "$work/log"; then
   git -C "$source_dir" archive HEAD src | tar xf - -C "$work/archive"
@@ -59,6 +62,7 @@ END
 )
 mapfile -t definitions <<< "$definitions"
 cmake -S "$source_dir" -B "$work/build" -DSKBUILD=2 -DSKBUILD_SCRIPTS_DIR="$work/wheel/scripts" \
+  -DSKBUILD_DATA_DIR="$work/wheel/data" \
   -DPython_EXECUTABLE="$python" "${definitions[@]}" > "$work/log" || { cat "$work/log"; exit 1; }
 
 step "what would be built: nothing but these"
@@ -71,8 +75,8 @@ if grep -oE '(test|bench)_[a-z]+|train_lm' <<< "$built"; then fail "the targets 
 
 step "what would be installed"
 installed=$(cat $(find "$work/build" -name cmake_install.cmake))
-for file in wheel/scripts/ingot _core; do
+for file in wheel/scripts/ingot _core wheel/data/share/doc/ingot; do
   grep -qF "$file" <<< "$installed" || fail "$file is not installed"
 done
 if grep -qE 'include/ingot|libingot\.a' <<< "$installed"; then fail "the wheel has the headers and the library, too"; fi
-echo "the module and the program"
+echo "the module, the program and the documents"

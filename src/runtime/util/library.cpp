@@ -134,7 +134,9 @@ std::vector<SearchPath> search_paths(const std::string& explicit_root) {
     wheels.folders.insert(wheels.folders.end(), folders.begin(), folders.end());
   }
   list.push_back(std::move(wheels));
-  list.push_back(toolkit("the CUDA that Ingot was built with", INGOT_BUILD_CUDA_ROOT));
+  if (const std::string_view root = INGOT_BUILD_CUDA_ROOT; !root.empty()) {
+    list.push_back(toolkit("the CUDA that Ingot was built with", root));
+  }
   return list;
 }
 
