@@ -256,3 +256,45 @@ def test_without_gradients():
     x = torch.randn(8, 16)
     with torch.no_grad():
         assert torch.equal(compiled(x), layer(x))
+
+
+SIZES = ((32, 64, 48, 2), (32, 96, 80, 3), (40, 128, 32, 4))  # rows, in_features, out_features, experts
+
+
+def _of_linear(draw, m, k, n, experts):
+    return ingot.torch.linear, (draw(m, k), draw(n, k))
+
+
+def _of_norm_linear(draw, m, k, n, experts):
+    return lambda x, gamma, weight: ingot.torch.norm_linear(x, gamma, None, weight), (draw(m, k), draw(k), draw(n, k))
+
+
+def _of_grouped_linear(draw, m, k, n, experts):
+    ends = torch.linspace(0, m, experts + 1).int()[1:]
+    return lambda x, weight: ingot.torch.grouped_linear(x, weight, ends=ends, options=ROWS), (draw(m, k), draw(experts, n, k))
+
+
+def _of_experts_mlp(draw, m, k, n, experts):
+    index = torch.arange(2 * m).view(m, 2) % experts
+    call = lambda x, weights, up, down: ingot.torch.experts_mlp(x, index, weights, up, down, ROWS)
+    return call, (draw(m, k), draw(m, 2), draw(experts, 2 * n, k), draw(experts, k, n))
+
+
+ROWS = ingot.torch.LinearOptions("rowwise", name="rows")
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("case", [_of_linear, _of_norm_linear, _of_grouped_linear, _of_experts_mlp], ids=lambda case: case.__name__)
+def test_weights_of_other_sizes_have_graphs_of_their_own(case, trains):
+    """From the second size on the compiler takes sizes for ones that change, but a plan is made for a weight's."""
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *sizes: (torch.randn(*sizes, generator=generator) / 8).requires_grad_(trains)
+    compiled = torch.compile(lambda call, *given: call(*given), backend="aot_eager", fullgraph=True)
+    for sizes in SIZES:
+        call, given = case(draw, *sizes)
+        exact, found = call(*given), compiled(call, *given)
+        assert torch.equal(found, exact)
+        if trains:
+            for ours, right in zip(torch.autograd.grad(found.sum(), given), torch.autograd.grad(exact.sum(), given)):
+                torch.testing.assert_close(ours, right)

@@ -116,7 +116,7 @@ class _ExpertsMlp(torch.autograd.Function):
     """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again."""
 
     @staticmethod
-    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, *main_grads):
+    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad):
         needs = ctx.needs_input_grad
         index = tokens, rows, ends
         # Maxima of weights that FSDP2 gathers again would be those of other values, if they changed in between.
@@ -124,6 +124,7 @@ class _ExpertsMlp(torch.autograd.Function):
         keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
         output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *index, plan, keep)
         ctx.name, ctx.plan, ctx.wants = name, plan, _wants_of(needs)
+        main_grads = up_main_grad, down_main_grad
         ctx.main_grads = main_grads  # not saved as autograd does: accumulation changes them before backward
         ctx.weights = None if not any(each is not None for each in main_grads) or torch.compiler.is_compiling() else (up, down)
         again = reads_weight and any(needs[:3])
@@ -197,7 +198,8 @@ def run_experts_mlp(
     # Of rows, whose number the GEMMs have, not of tokens.
     again = not wanted or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
-    sizes = up.shape[0], up.shape[2], down.shape[2]
+    experts, _, features = ops.fixed_sizes(up)
+    sizes = experts, features, ops.fixed_sizes(down)[2]
     rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts)
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)

@@ -164,7 +164,7 @@ def run_grouped_layer(
     trains = torch.is_grad_enabled() and weight.requires_grad
     rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "")
     if torch.compiler.is_compiling():
-        plan, reads_weight = _plan_of_trace(options.recipe, *weight.shape, *rest)
+        plan, reads_weight = _plan_of_trace(options.recipe, *ops.fixed_sizes(weight), *rest)
     else:
         plan, reads_weight = _plan(options.name, options.recipe, tuple(weight.shape), *rest)
     if not torch.is_grad_enabled():

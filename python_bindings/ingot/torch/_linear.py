@@ -115,7 +115,7 @@ def plan_of(config, name, plans: ops.PlanTable, input, weight, bias, weight_agai
     key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
     if torch.compiler.is_compiling():
         # Without the name, which a compiler would guard: equal layers share a graph.
-        return _plan_of_trace(config, *weight.shape, *key[1:])
+        return _plan_of_trace(config, *ops.fixed_sizes(weight), *key[1:])
     plan = plans.get(key)
     if plan is None:
         facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])

@@ -30,7 +30,7 @@ from ._linear import RECIPES, casts_weight_again
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._module_operators import OF_INPUT, Activation, Norm
 from ._names import PLACEHOLDERS
-from ._operators import HoldsPlans, PlanTable
+from ._operators import HoldsPlans, PlanTable, fixed_sizes
 from ._schemas import ASKS_ENGINE
 
 
@@ -234,7 +234,8 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
         weight = converted(weight, input.dtype) if converts else weight
         trains_weight = trains_weight or weight.requires_grad
         tensors += (weight, bias)
-        of_layers.append((*weight.shape, weight.dtype, None if bias is None else bias.dtype))
+        sizes = fixed_sizes(weight) if compiling else weight.shape
+        of_layers.append((*sizes, weight.dtype, None if bias is None else bias.dtype))
     absent = len(ops.FAMILIES[family].weights) - len(of_layers)
     tensors, main_grads = (*tensors, *(None,) * (2 * absent)), (*main_grads, *(None,) * absent)
     if is_transformed(*tensors, records=records):

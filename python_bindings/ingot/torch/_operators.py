@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple, Optional, Union
+from operator import index
+from typing import NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -176,6 +177,12 @@ def bytes_of(like: torch.Tensor, count) -> torch.Tensor:
 def facts_of(plan: int) -> PlanFacts:
     """What add_plan() has returned for a plan of this number."""
     return _PLANS[plan]
+
+
+def fixed_sizes(weight: torch.Tensor) -> Tuple[int, ...]:
+    """The sizes that a weight's plan is made for. A compiler that has seen other weights takes them for sizes that change: as
+    indices they are these, and it makes a graph for each."""
+    return tuple([index(size) for size in weight.shape])
 
 
 def units_of(input: torch.Tensor):

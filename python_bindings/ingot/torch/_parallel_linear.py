@@ -416,7 +416,8 @@ def run_part(
     own_bias = None if part.is_row else bias
     if is_gathered(weight) and not isinstance(part.config, str):
         part = part.with_config(_casting_again(part.config))
-    of = (weight.shape[1], weight.shape[0], values.dtype, weight.dtype, None if own_bias is None else own_bias.dtype)
+    rows, columns = ops.fixed_sizes(weight) if torch.compiler.is_compiling() else weight.shape
+    of = (columns, rows, values.dtype, weight.dtype, None if own_bias is None else own_bias.dtype)
     plan = plan_of(part, (*of, records and weight.requires_grad, again))
     scales = _scales(values, weight, plan, part, slots, is_gathered_input and input.codes is not None)
     values, codes, scale_inv, input_amax = (

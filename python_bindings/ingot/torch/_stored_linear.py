@@ -99,7 +99,8 @@ def _plan_of_trace(*arguments) -> int:
 
 def run_frozen(input, codes, scale_inv, bias, name: str, key) -> torch.Tensor:
     """key: the recipe, and the codes' format."""
-    facts = (*key, *codes.shape, input.dtype, None if bias is None else bias.dtype)
+    sizes = ops.fixed_sizes(codes) if torch.compiler.is_compiling() else codes.shape
+    facts = (*key, *sizes, input.dtype, None if bias is None else bias.dtype)
     if torch.compiler.is_compiling():
         # Without the name, which a compiler would guard: equal layers share a graph.
         plan, subject = _plan_of_trace(*facts), "FrozenFloat8Linear"
