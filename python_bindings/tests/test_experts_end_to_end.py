@@ -50,11 +50,13 @@ def train(model, tokens):
 
 
 @torch.no_grad()
-def generate(model, tokens, count):
-    """Greedy, from the last `length` tokens each time, so that a captured graph has one shape."""
+def generate(model, tokens, count, captured=True):
+    """Greedy, from the last `length` tokens each time, so that a captured graph has one shape; on a GPU, unless PyTorch's own
+    experts, which read ends on the host, cannot be captured."""
+    captured = captured and tokens.is_cuda
     length, step = tokens.shape[1], lambda given: model(input_ids=given, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
     given = tokens.clone()
-    if tokens.is_cuda:
+    if captured:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -64,14 +66,14 @@ def generate(model, tokens, count):
         with torch.cuda.graph(graph):
             result = step(given)
     for _ in range(count):
-        if tokens.is_cuda:
+        if captured:
             graph.replay()
             following = result.clone()
         else:
             following = step(given)
         tokens = torch.cat((tokens, following), 1)
         given.copy_(tokens[:, -length:])
-    if tokens.is_cuda:
+    if captured:
         assert torch.equal(tokens[:, length : length + 1], eager)
     return tokens
 
@@ -104,4 +106,6 @@ def test_from_a_model_to_its_tokens(name, device, tmp_path):
     # It knows the sequences by heart, with experts in FP8 as without.
     untouched = model_of(name, device)
     untouched.load_state_dict(trained)
-    assert (found[:, 8:] == tokens[:, 8:20]).float().mean() > 0.9 * (generate(untouched.eval(), tokens[:, :8], 12)[:, 8:] == tokens[:, 8:20]).float().mean()
+    plain_tokens = generate(untouched.eval(), tokens[:, :8], 12, captured=False)
+    known = lambda given: (given[:, 8:] == tokens[:, 8:20]).float().mean()
+    assert known(found) > 0.9 * known(plain_tokens)
