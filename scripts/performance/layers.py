@@ -222,7 +222,7 @@ def linear_from_pytorch(results: Results) -> list[str]:
     return lines
 
 
-MODELS = ("llama_nn_one", "llama_one", "fsdp_two", "tensor_parallel_two")
+MODELS = ("llama_nn_one", "llama_one", "fsdp_two", "fsdp_tokens_two", "tensor_parallel_two", "tensor_parallel_nn_two")
 
 
 def models(results: Results) -> list[str]:
@@ -302,8 +302,9 @@ def experts(results: Results) -> list[str]:
                 cells.append(text)
             rows.append([f"{name}: {sizes}", *cells])
         lines += [results.source(file, found) + ":", "", *table(("experts", *contenders), rows)]
-    for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_idle_two") for each in results.of(name)]:
+    for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_fsdp_two", "expert_ranks_idle_two") for each in results.of(name)]:
         idle = ", the last GPU without tokens" if found["idle_rank"] else ""
+        layers = f", {found['layers']} layers" if any("FSDP2" in case["contender"] for case in found["cases"]) else ""
         rows = [
             (
                 case["contender"],
@@ -315,10 +316,29 @@ def experts(results: Results) -> list[str]:
             for case in found["cases"]
         ]
         lines += [
-            f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward; FSDP2: "
-            f"{found['layers']} layers (bench/compare_expert_ranks.py, {results.source(file, found)}):",
+            f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward{layers} "
+            f"(bench/compare_expert_ranks.py, {results.source(file, found)}):",
             "",
             *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
+        ]
+    for _, file, found in results.of("train_experts"):
+        first = found["cases"][0]
+        rows = [
+            (
+                str(each["experts"]),
+                each["contender"],
+                f"{each['tokens_per_s']}",
+                times(each.get("over_bf16_compiled")),
+                f"{each['peak_bytes'] / 1e9:.1f}",
+            )
+            for each in found["cases"]
+        ]
+        lines += [
+            f"Whole steps of a language model of {first['layers']} layers with experts of {first['hidden']} x {first['intermediate']}, "
+            f"{first['batch']} x {first['tokens']} tokens, AdamW in bf16; one contender after another (bench/train_experts.py, "
+            f"{results.source(file, found)}; 2 experts: commit {first.get('commit', found['commit'])}):",
+            "",
+            *table(("experts", "contender", "tokens/s", "over bf16 compiled", "peak GB"), rows),
         ]
     for _, file, found in results.of("train_experts_losses"):
         first = found["cases"][0]
