@@ -87,14 +87,18 @@ def of_rank(ranks: Ranks, kind: Kind, layer: Layer, compiler: str) -> Callable:
     else:
         multiply = grouped_product(torch, ranks.on_gpu)
 
+        def of_sorted(rows: Any, ends: Any) -> Any:
+            gate, up = multiply(rows, gate_up.transpose(-2, -1), ends).chunk(2, -1)
+            return multiply(torch.nn.functional.silu(gate) * up, down.transpose(-2, -1), ends)
+
+        # With the sort within the graph, too, a step is longer (docs/distributed.md).
+        compute = torch.compile(of_sorted, dynamic=True, backend=compiler) if ranks.on_gpu else of_sorted
+
         def own(rows: Any, expert: Any) -> Any:
             order = expert.argsort(stable=True)
-            ends = torch.bincount(expert, minlength=count).cumsum(0).to(torch.int32)
-            gate, up = multiply(rows[order], gate_up.transpose(-2, -1), ends).chunk(2, -1)
-            out = multiply(torch.nn.functional.silu(gate) * up, down.transpose(-2, -1), ends)
+            out = compute(rows[order], torch.bincount(expert, minlength=count).cumsum(0).to(torch.int32))
             return torch.empty_like(out).index_copy(0, order, out)
 
-        own = torch.compile(own, dynamic=True, backend=compiler) if ranks.on_gpu else own
     x = layer.x
     return lambda: (expert_parallel(x.hidden, x.index, x.weights, experts, own), (gate_up, down))
 

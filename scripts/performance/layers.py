@@ -317,7 +317,7 @@ def experts(results: Results) -> list[str]:
         ]
         lines += [
             f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward{layers} "
-            f"(bench/compare_expert_ranks.py, {results.source(file, found)}):",
+            f"(bench/compare_expert_ranks.py, {results.source(file, found)}){'; ' + found['note'] if 'note' in found else ''}:",
             "",
             *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
         ]
