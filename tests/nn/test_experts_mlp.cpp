@@ -84,7 +84,9 @@ BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) 
 
 // Codes that are kept and weights that are cast again, with maxima of forward or without: the same bits, also again.
 BOOST_FIXTURE_TEST_CASE(bits_do_not_depend_on_what_is_kept, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  // Codes of the weights are more bytes than grad_hidden, and fewer.
+  for (const auto& [config, tokens] : {std::pair{tensorwise(), 13}, {rowwise(), 13}, {rowwise(), 90}}) {
+    small.tokens = tokens;
     small.config = config;
     ExpertsMlpRun kept(small, *backend, stream);
     kept.enqueue();
@@ -118,17 +120,21 @@ BOOST_FIXTURE_TEST_CASE(weights_cast_again_take_little_memory, Fixture) {
   }
 }
 
-// Each gradient alone, and forward without what backward needs: the bits of a whole step.
+// Each gradient alone, with weights that are kept and cast again, and forward without what backward needs: the bits of
+// a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
   ExpertsMlpRun all(small, *backend, stream);
   all.enqueue();
   const std::vector<Matrix> expected = all.results();
-  for (const std::size_t wanted : {1U, 2U, 3U, 4U}) {
-    ExpertsMlpRun one(small, *backend, stream);
-    one.wants = {.input = wanted == 1, .router = wanted == 2, .up_weight = wanted == 3, .down_weight = wanted == 4};
-    one.enqueue();
-    BOOST_TEST((one.results()[wanted].values == expected[wanted].values), wanted);
-    BOOST_TEST((one.results()[0].values == expected[0].values), wanted);
+  for (const LinearConfig& config : {rowwise(), casting_weight_again(rowwise())}) {
+    small.config = config;
+    for (const std::size_t wanted : {1U, 2U, 3U, 4U}) {
+      ExpertsMlpRun one(small, *backend, stream);
+      one.wants = {.input = wanted == 1, .router = wanted == 2, .up_weight = wanted == 3, .down_weight = wanted == 4};
+      one.enqueue();
+      BOOST_TEST((one.results()[wanted].values == expected[wanted].values), wanted);
+      BOOST_TEST((one.results()[0].values == expected[0].values), wanted);
+    }
   }
   ExpertsMlpForwardTensors tensors = all.forward_tensors();
   const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
