@@ -306,8 +306,8 @@ def test_situations_of_experts_mlp(recipe, device):
 
 
 def test_forward_makes_transposed_codes_for_a_backward_only(monkeypatch):
-    made, plan = [], _grouped_layer._plan
-    monkeypatch.setattr(_grouped_layer, "_plan", lambda *key: made.append(key[6]) or plan(*key))
+    made, plan = [], _grouped_layer._PLANS.plan
+    monkeypatch.setattr(_grouped_layer._PLANS, "plan", lambda *key: made.append(key[6]) or plan(*key))
     x, weight, _ = operands("cpu")
     ends, options = ends_on("cpu"), LinearOptions("rowwise", name="moe", keep_weight_codes=True)
     y = grouped_linear(x, weight, ends=ends, options=options)

@@ -3,7 +3,6 @@ one layer. experts_mlp() calls it with the indices that say which rows each toke
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple, Optional
 
 import torch
@@ -11,13 +10,13 @@ import torch
 from .. import _core
 from . import _operators as ops
 from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse_second_derivative_of_experts
-from ._errors import LinearError, from_operator
+from ._errors import from_operator
+from ._experts_plans import PlansOfExperts
 from ._fsdp_units import frees_weights, frees_weights_of_trace
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
 
-_PLANS: dict = {}
 _UP, _DOWN = of_layer(ops.WEIGHT, 0), of_layer(ops.WEIGHT, 1)
 _EDGES = {_UP: 2, _DOWN: 3}  # among what _ExpertsMlp is applied to
 
@@ -44,23 +43,12 @@ class ExpertsFacts(NamedTuple):
         return self.experts, self.features, self.hidden
 
 
-@functools.lru_cache(maxsize=None)
-def _plan(name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, *rest):
-    dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
-    try:
-        number, *facts = _core.torch_experts_plan(recipe, sizes, *dtypes, *rest)
-    except ops.Error as error:
-        raise LinearError(str(ops.named_error(error, name))) from None
-    if name is not None:
-        number = _core.torch_name_experts(number, [name])
-    _PLANS[number] = ExpertsFacts(number, *sizes, input, weight, *facts)
-    return number, _PLANS[number].reads_weight
+_PLANS = PlansOfExperts(_core.torch_experts_plan, _core.torch_name_experts, ExpertsFacts)
 
 
 @torch.compiler.assume_constant_result
 def _plan_of_trace(recipe, experts, features, hidden, *rest):
-    # Without the name, which a compiler would guard: equal layers share a graph.
-    return _plan(None, recipe, (experts, features, hidden), *rest)
+    return _PLANS.plan(None, recipe, (experts, features, hidden), *rest)
 
 
 @fake("experts_mlp_forward")
@@ -204,7 +192,7 @@ def run_experts_mlp(
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)
     else:
-        plan, reads_weight = _plan(options.name, options.recipe, sizes, *rest)
+        plan, reads_weight = _PLANS.plan(options.name, options.recipe, sizes, *rest)
     if not torch.is_grad_enabled():
         return torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *rows, plan, 0)[0]
     return _ExpertsMlp.apply(input, router_weights, up, down, *rows, options.name, plan, reads_weight, *main_grads)

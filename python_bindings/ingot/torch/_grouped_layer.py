@@ -3,7 +3,6 @@ layer. grouped_linear() calls it for weights in high precision."""
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple, Optional
 
 import torch
@@ -12,13 +11,12 @@ from .. import _core
 from . import _operators as ops
 from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse_second_derivative_of_experts
 from ._eager_linear import wants_of
-from ._errors import LinearError, from_operator
+from ._errors import from_operator
+from ._experts_plans import PlansOfExperts
 from ._exported import export_layer, is_exporting
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, fake, flops
-
-_PLANS: dict = {}
 
 
 class GroupedFacts(NamedTuple):
@@ -37,25 +35,12 @@ class GroupedFacts(NamedTuple):
     gated: bool
 
 
-@functools.lru_cache(maxsize=None)
-def _plan(
-    name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool, *rest
-):
-    dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
-    try:
-        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again, *rest)
-    except ops.Error as error:
-        raise LinearError(str(ops.named_error(error, name))) from None
-    if name is not None:
-        number = _core.torch_name_grouped(number, [name])
-    _PLANS[number] = GroupedFacts(number, *sizes, input, weight, *facts)
-    return number, _PLANS[number].reads_weight
+_PLANS = PlansOfExperts(_core.torch_grouped_plan, _core.torch_name_grouped, GroupedFacts)
 
 
 @torch.compiler.assume_constant_result
 def _plan_of_trace(recipe, experts, out_features, in_features, *rest):
-    # Without the name, which a compiler would guard: equal layers share a graph.
-    return _plan(None, recipe, (experts, out_features, in_features), *rest)
+    return _PLANS.plan(None, recipe, (experts, out_features, in_features), *rest)
 
 
 @fake("grouped_linear_forward")
@@ -166,7 +151,7 @@ def run_grouped_layer(
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *ops.fixed_sizes(weight), *rest)
     else:
-        plan, reads_weight = _plan(options.name, options.recipe, tuple(weight.shape), *rest)
+        plan, reads_weight = _PLANS.plan(options.name, options.recipe, tuple(weight.shape), *rest)
     if not torch.is_grad_enabled():
         return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0)[0]
     return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, activation is not None, main_grad)
