@@ -243,9 +243,12 @@ def units(root):
     return uses
 
 
-# A function that a header declares outside classes; something that a file declares itself, or calls.
+# A function that a header declares outside classes; something that a file declares itself, or calls. What declares begins a
+# line, with types whose & and * are attached to them, or says auto; `a && f(x)`, `a > f(x)` and `not f(x)` are expressions.
 DECLARATION = re.compile(r"^(?:[\w:<>,*&\[\]]+\s+)+[*&]?(\w+_\w+)\(", re.MULTILINE)
-OWN = re.compile(r"(\w+|[>&*\]])\s*[&*]?\s*\b(\w+)(?:\(| =|\{)")
+_TYPE = r"[\w:]+(?:<[^;\n]*?[\w>*&)]>)?(?:::\w+)*[&*]*"
+OWN = re.compile(rf"^[ \t]*(?:template <[^\n]*>\s+)?((?:{_TYPE}\s+)+)(\w+)(?:\(| =|\{{)|\bauto[&*]*\s+(\w+) =", re.MULTILINE)
+NO_TYPES = {"return", "else", "throw", "not", "and", "or", "new", "delete", "case", "co_return", "co_yield", "co_await"}
 CALL = re.compile(r"(?<![\w.>])(?:\w+::)*(\w+_\w+)\(")
 
 
@@ -267,7 +270,7 @@ def undeclared_calls(root):
                 if each not in seen:
                     seen.add(each)
                     ahead.append(each)
-        own = {match[2] for match in OWN.finditer(text) if match[1] not in ("return", "else", "throw")}
+        own = {each[2] or each[3] for each in OWN.finditer(text) if NO_TYPES.isdisjoint((each[1] or "").split())}
         for called in sorted(set(CALL.findall(text)) - own):
             if called in headers and not any(called in words[each] for each in seen):
                 yield "src/" + name.removeprefix("ingot/"), called, headers[called]

@@ -19,6 +19,20 @@ WRONG = {
         "void f() { experts_take({}); }\n",
         ["calls experts_take(), and includes nothing that declares it, as ingot/nn/linear/grouped_linear.h does"],
     ),
+    "src/nn/modules/undeclared_in_expressions.cpp": (
+        "bool f(bool a) {\n  return a && experts_take({});\n}\n"
+        "bool g(bool a) {\n  const bool b = a and\n      not experts_take({});\n  return b;\n}\n",
+        ["calls experts_take(), and includes nothing that declares it"],
+    ),
+    "src/nn/modules/undeclared_in_a_comparison.cpp": (
+        "bool f(int a) {\n  return\n      a > experts_take({}) ||\n      a && experts_take({});\n}\n",
+        ["calls experts_take(), and includes nothing that declares it"],
+    ),
+    "src/nn/modules/declared_here.cpp": (
+        "template <class T>\nstd::vector<T*>& experts_take(const T& x) {\n  return x;\n}\nvoid f() { experts_take(1); }\n"
+        "void g() {\n  if (true) {\n    const auto experts_give = [] { return 1; };\n    experts_give();\n  }\n}\n",
+        [],
+    ),
     # Rooms of src/nn, and circles within one.
     "src/nn/stray.h": ("#pragma once\n", ["it belongs in one of src/nn/: observe, recipe, linear, weights, modules, dist, planning"]),
     "src/nn/recipe/late.h": (
