@@ -137,29 +137,72 @@ double tokens_per_s(const StepRequest& request, const StepEstimate& step) {
   return static_cast<double>(request.tokens) / static_cast<double>(request.mesh.tensor) / step.step_ms() * 1e3;
 }
 
+// How many tokens attend to each other.
+std::int64_t sequence_of(const StepRequest& request) { return std::min(request.sequence, request.tokens); }
+
+std::string about_sequence(const StepRequest& request) {
+  const std::int64_t tokens = request.tokens;
+  if (tokens < request.sequence) {
+    return fmt::format("a sequence of {} is longer than the step: one of {} is assumed\n", request.sequence, tokens);
+  }
+  if (tokens % request.sequence == 0) return {};
+  return fmt::format("{} tokens are no whole sequences of {}: attention is that of {:.2f} of them\n", tokens,
+                     request.sequence, static_cast<double>(tokens) / static_cast<double>(request.sequence));
+}
+
+// A line for each recipe that does not fit, or for that of its gathers which does not.
+std::string what_does_not_fit(const StepRequest& request, const std::vector<PlanRow>& rows) {
+  std::string text;
+  for (const PlanRow& row : rows) {
+    if (row.step.fits()) continue;
+    const auto is_other = [&](const PlanRow& other) {
+      return other.recipe == row.recipe && other.gather != row.gather;
+    };
+    const auto other = std::ranges::find_if(rows, is_other);
+    const bool both = other != rows.end() && !other->step.fits();
+    if (both && &*other < &row) continue;  // said already
+    const std::string gather = other == rows.end() || both ? "" : fmt::format(", gathered in {}", row.gather);
+    text += fmt::format("{}{}: does not fit in the {:.0f} GB of an {}\n", row.recipe, gather, row.step.gpu_bytes / 1e9,
+                        request.gpu);
+  }
+  return text;
+}
+
+std::string about_host(const std::vector<PlanRow>& rows) {
+  const auto waits = [](const PlanRow& row) { return row.step.host_ms > row.step.gpu_ms(); };
+  if (std::ranges::none_of(rows, waits)) return {};
+  const bool codes = std::ranges::any_of(rows, [&](const PlanRow& row) { return waits(row) && row.gather == "FP8"; });
+  return fmt::format(
+      "The host binds: the step waits for it. Its time is that of the machine that was measured "
+      "(docs/distributed.md).\nMore tokens a GPU hide it{}.\n",
+      codes ? ", and gathers in 16 bits take less of it" : "");
+}
+
 std::string table(const StepRequest& request, const std::vector<PlanRow>& rows) {
   const GpuMesh& mesh = request.mesh;
   const GpuLinks& links = request.links;
   std::string text = fmt::format(
       "{:.2f} billion parameters in {} layers; {} {} in nodes of {}: dp {}, tp {}, replicas {}\n"
-      "{} tokens a step in sequences of {}; {} GB/s and {} us a hop within a node, {} GB/s a GPU and {} us between\n\n",
+      "{} tokens a step of a data-parallel rank ({} GPU{}) in sequences of {}\n"
+      "{} GB/s and {} us a hop within a node, {} GB/s a GPU and {} us between\n\n",
       parameters_of(request.model) / 1e9, request.model.layers, mesh.shards * mesh.tensor * mesh.replicas, request.gpu,
-      mesh.node, mesh.shards, mesh.tensor, mesh.replicas, request.tokens, request.sequence, links.node_gb_per_s,
-      links.node_us, links.network_gb_per_s, links.network_us);
-  text +=
-      fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>9}  {}\n", "recipe", "gather", "ms",
-                  "gain", "GEMMs", "casts", "other", "FSDP", "TP", "host", "sent GB", "GB", "tokens/s", "what binds");
+      mesh.node, mesh.shards, mesh.tensor, mesh.replicas, request.tokens, mesh.tensor, mesh.tensor == 1 ? "" : "s",
+      sequence_of(request), links.node_gb_per_s, links.node_us, links.network_gb_per_s, links.network_us);
+  text += fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>16}  {}\n", "recipe", "gather",
+                      "ms", "gain", "GEMMs", "casts", "other", "FSDP", "TP", "host", "sent GB", "GB", "tokens/s a GPU",
+                      "what binds");
   for (const auto& [recipe, gather, step, gain] : rows) {
+    const std::string host = step.host_ms > 0 ? fmt::format("{:.1f}", step.host_ms) : "-";
     text += fmt::format(
-        "{:<19}{:<8}{:>9.1f}{:>6.2f}{:>9.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>9.2f}{:>8.1f}{:>9.0f}  {}\n",
+        "{:<19}{:<8}{:>9.1f}{:>6.2f}{:>9.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>8}{:>9.2f}{:>8.1f}{:>16.0f}  {}\n",
         recipe, gather, step.step_ms(), gain, step.gemms_ms, step.casts_ms, step.attention_ms + step.other_ms,
-        step.exposed_ms + step.slowed_ms, step.tensor_ms, step.host_ms, step.sent.all() / 1e9, step.memory_bytes / 1e9,
+        step.exposed_ms + step.slowed_ms, step.tensor_ms, host, step.sent.all() / 1e9, step.memory_bytes / 1e9,
         tokens_per_s(request, step), step.binds);
   }
   for (const PlanRow& row : rows) {
     if (!row.step.note.empty()) text += fmt::format("{}: {}\n", row.recipe, row.step.note);
   }
-  return text;
+  return text + about_sequence(request) + what_does_not_fit(request, rows) + about_host(rows);
 }
 
 nlohmann::ordered_json to_json(const StepRequest& request, const PlanRow& row) {
@@ -178,6 +221,7 @@ nlohmann::ordered_json to_json(const StepRequest& request, const PlanRow& row) {
                         {"tensor", step.sent.tensor},
                         {"all", step.sent.all()}};
   json["memory_bytes"] = step.memory_bytes;
+  json["fits"] = step.fits();
   if (!step.note.empty()) json["note"] = step.note;
   return json;
 }
@@ -194,7 +238,7 @@ nlohmann::ordered_json to_json(const StepRequest& request, const std::vector<Pla
                    {"network", request.links.network_gb_per_s},
                    {"network_us", request.links.network_us}};
   json["tokens"] = request.tokens;
-  json["sequence"] = request.sequence;
+  json["sequence"] = sequence_of(request);
   for (const PlanRow& row : rows) json["plans"].push_back(to_json(request, row));
   return json;
 }
@@ -224,7 +268,7 @@ void print_plan(const PlanOptions& options) {
 constexpr const char* kPlanNotes = R"(
 Times are estimates from what layers take on one GPU; docs/distributed.md compares them with what was measured.
 FSDP: collectives that nothing hides, and what hidden ones slow. TP: those of tensor parallelism. host: what FSDP2 from
-Python keeps the host, beside all others; a step takes no less.
+Python keeps the host, beside all others; a step takes no less; "-" is no estimate. docs/cli.md explains each column.
 
 Examples:
   ingot plan --config config.json --mesh dp=64,tp=4
@@ -256,9 +300,13 @@ void add_plan(CLI::App& app) {
   command->add_option("--gpu", options->gpu, "h200 or h100 (default: h200)")->type_name("GPU");
   command->add_option("--recipe", options->recipes, "With commas: of " + recipe_names() + " (default: all)")
       ->type_name(kRecipeValue);
-  command->add_option("--tokens", options->tokens, "Tokens in a step of the GPUs that divide a layer (default: 8192)")
+  command
+      ->add_option("--tokens", options->tokens,
+                   "Tokens in a step of a data-parallel rank, which is tp GPUs (default: 8192)")
       ->type_name("COUNT");
-  command->add_option("--sequence", options->sequence, "Of these, tokens that attend to each other (default: 4096)")
+  command
+      ->add_option("--sequence", options->sequence,
+                   "Of these, tokens that attend to each other (default: 4096, or all)")
       ->type_name("COUNT");
   command
       ->add_option("--links", options->links,

@@ -13,12 +13,13 @@
 namespace ingot {
 namespace {
 
-// A large copy, read and written: the rates of bench/results/linear_h200.json and linear_h100.json.
+// A large copy, read and written: the rates of bench/results/linear_h200.json and linear_h100.json. Memory: as sold.
 struct MeasuredGpu {
   std::string_view name;
   double copy_bytes_per_ms;
+  double memory_bytes;
 };
-constexpr std::array kMeasuredGpus{MeasuredGpu{"h200", 4.264e9}, MeasuredGpu{"h100", 3.009e9}};
+constexpr std::array kMeasuredGpus{MeasuredGpu{"h200", 4.264e9, 141e9}, MeasuredGpu{"h100", 3.009e9, 80e9}};
 
 // Layers of bench/results/linear_h200.json take this many times as long as the estimates of their GEMMs, in 16 bits and
 // in FP8 (1.15 to 1.36): a GPU that works for long has a lower clock.
@@ -112,6 +113,7 @@ class Estimator {
     add_collectives();
     add_tensor_collectives();
     step_.memory_bytes = memory();
+    step_.gpu_bytes = row_named(kMeasuredGpus, &MeasuredGpu::name, of_.gpu, "gpu").memory_bytes;
     step_.binds = binds();
     return std::move(step_);
   }

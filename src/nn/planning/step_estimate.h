@@ -28,7 +28,7 @@ struct StepRequest {
   std::string gpu = "h200";               // or h100
   std::string recipe = "high_precision";  // of all linear layers but the head
   std::int64_t tokens = 8192;             // in a step, of the GPUs that divide a layer together
-  std::int64_t sequence = 4096;           // of these, tokens that attend to each other
+  std::int64_t sequence = 4096;           // of these, tokens that attend to each other; all, where there are fewer
   bool float8_gather = true;              // where FSDP2 can; otherwise weights cross as 16-bit values
   bool optimizer = true;                  // AdamW
   int parameter_bytes = 4;                // 4 or 2; the optimizer's moments have as many. Gradients cross in f32
@@ -64,10 +64,12 @@ struct StepEstimate {
 
   StepBytes sent{};         // by each rank, around a ring
   double memory_bytes = 0;  // of each rank: parameters, moments, what backward keeps, what is gathered
+  double gpu_bytes = 0;     // of memory, as the GPU is sold: 80e9 of an h100, 141e9 of an h200
   std::string binds{};      // the largest part of the step: "GEMMs"
   std::string note{};       // which weights are gathered in 16 bits in spite of float8_gather, and why
 
   double gpu_ms() const { return gemms_ms + casts_ms + attention_ms + other_ms + tensor_ms + exposed_ms + slowed_ms; }
+  bool fits() const { return memory_bytes <= gpu_bytes; }
   double step_ms() const { return std::max(gpu_ms(), host_ms); }
 };
 
