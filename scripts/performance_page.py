@@ -15,6 +15,8 @@ Of gemm_untuned_h200.json, gemm_untuned_2_h200.json and so on, the newest list o
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import pathlib
 import sys
 import textwrap
@@ -217,12 +219,16 @@ def documents(results: Results) -> dict[pathlib.Path, str]:
 
 def differs(file: pathlib.Path, written: str) -> bool:
     there = file.read_text(encoding="utf-8") if file.exists() else ""
-    if ages.without(there) == ages.without(written):
-        return False
-    lines = zip(there.splitlines() + [""], written.splitlines() + [""], strict=False)
-    first = next((number for number, (old, new) in enumerate(lines, 1) if old != new), 1)
-    print(f"{file}:{first}: is not what scripts/performance_page.py writes: run it", file=sys.stderr)
-    return True
+    end = (len(there.splitlines()) + 1, "the end of the page")
+    pairs = itertools.zip_longest(ages.parts(there), ages.parts(written), fillvalue=end)
+    for (number, old), (_, new) in pairs:
+        if old != new:
+            same = len(os.path.commonprefix((old, new)))
+            start = max(0, same - 20)
+            print(f"{file}:{number}: is not what scripts/performance_page.py writes: run it; {old[start : same + 40]!r} is there, "
+                  f"in place of {new[start : same + 40]!r}", file=sys.stderr)
+            return True
+    return False
 
 
 def main(arguments: list[str]) -> int:

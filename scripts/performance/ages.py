@@ -17,7 +17,7 @@ _GEMMS = _families("gemm")
 _DECODED = _families("dequant")
 _LAYERS = [*_CASTS, *_GEMMS, "src/nn"]
 _PYTHON = [*_LAYERS, "python_bindings/ingot", "python_bindings/csrc"]
-# By the word of a file's `benchmark`, what it begins with; the first that fits. Files that are not here time other libraries.
+# By the word of a file's `benchmark`, what it begins with; the first that fits. Nothing of ours is timed by those with [].
 _TIMED = {
     "cast, torch.compile": [],
     "cast": _CASTS,
@@ -34,8 +34,10 @@ _TIMED = {
     "linear from PyTorch": _PYTHON,
     "linear": _LAYERS,
     "train_sweep": _LAYERS,
-    "several_gpus": _PYTHON,
-    **dict.fromkeys(("train_gpt", "train_experts", "compare_experts", "torch_host", "trainers", "a Llama", "FSDP2", "tensor", "experts"), _PYTHON),
+    "tune": [*_GEMMS, "src/runtime/tuning"],
+    "math": ["templates"],
+    **dict.fromkeys(("several_gpus", "gpu_check", "train_gpt", "train_experts", "compare_experts", "torch_host"), _PYTHON),
+    **dict.fromkeys(("trainers", "a Llama", "FSDP2", "the host's part of FSDP2", "kernels of one step", "tensor", "experts"), _PYTHON),
 }
 MARK = re.compile(r", \d+ later commits? of its code")
 
@@ -49,7 +51,9 @@ def _commits_since(root: pathlib.Path, commit: str, paths: tuple[str, ...]) -> i
 
 def mark(root: pathlib.Path, benchmark: str, commit: str) -> str:
     """", 3 later commits of its code", or "" where there are none, or where git does not know."""
-    paths = next((paths for word, paths in _TIMED.items() if benchmark.startswith(word)), [])
+    paths = next((paths for word, paths in _TIMED.items() if benchmark.startswith(word)), None)
+    if paths is None:
+        raise ValueError(f"scripts/performance/ages.py does not know what the benchmark {benchmark!r} times: add it to _TIMED")
     hash_ = re.search(r"\b[0-9a-f]{7,40}\b", commit)
     if not paths or hash_ is None:
         return ""
@@ -57,6 +61,16 @@ def mark(root: pathlib.Path, benchmark: str, commit: str) -> str:
     return f", {count} later commit{'s' if count > 1 else ''} of its code" if count else ""
 
 
-def without(text: str) -> str:
-    """The page's words without what changes with every commit, and with it the ends of lines."""
-    return " ".join(MARK.sub("", " ".join(text.split())).split())
+def parts(text: str) -> list[tuple[int, str]]:
+    """The page without what changes with every commit: (number of its first line, text) of each paragraph, whose lines are
+    joined because the ages move their ends, and of every other line, such as a table's and an empty one."""
+    found: list[tuple[int, list[str]]] = []
+    prose = False
+    for number, line in enumerate(text.splitlines(), 1):
+        begins = not line or line.startswith(("|", "#", "<", "- ", "!["))
+        if prose and not begins:
+            found[-1][1].append(line)
+        else:
+            found.append((number, [line]))
+        prose = bool(line) and not line.startswith(("|", "#", "<", "!["))
+    return [(number, " ".join(MARK.sub("", " ".join(lines)).split())) for number, lines in found]

@@ -189,7 +189,7 @@ def speeds_of_gpt(results: Results) -> list[str]:
                 rows.setdefault(variant, {}).setdefault(case["width"], f"{rate:.0f} ({times(ratio)})")
         widths = sorted({width for row in rows.values() for width in row}, reverse=True)
         lines += [f"{files[0][1]['settings']['tokens']} tokens a step:", ""]
-        lines += [f"- {results.source(name, found['machine'])}" for name, found in files] + [""]
+        lines += [f"- {results.source(name, {**found['machine'], **found})}" for name, found in files] + [""]
         cells = ([variant, *(row.get(width, "-") for width in widths)] for variant, row in rows.items())
         lines += table(("variant", *(f"width {width}" for width in widths)), cells)
     return lines

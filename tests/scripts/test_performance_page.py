@@ -292,7 +292,21 @@ def check_ages() -> None:
         assert ages.mark(root, "linear", f"before {hashes[0]}") == ", 1 later commit of its code"
         for benchmark, commit in (("linear", hashes[2]), ("gemm", hashes[0]), ("gemm, torch", hashes[0]), ("linear", "abc"), ("linear", "0" * 8)):
             assert ages.mark(root, benchmark, commit) == "", (benchmark, commit)
-    assert ages.without("of a day, 12 later commits of its\ncode\n(a.json)") == ages.without("of a day (a.json)")
+        try:
+            ages.mark(root, "unheard of", hashes[0])
+            raise AssertionError("an unknown benchmark has no age")
+        except ValueError as error:
+            assert "'unheard of'" in str(error), error
+    for path in (ROOT / "bench/results").glob("*.json"):
+        ages.mark(ROOT, str(json.loads(path.read_text(encoding="utf-8")).get("benchmark", "")), "")
+    assert ages.parts("of a day, 12 later commits of its\ncode\n(a.json)") == ages.parts("of a day (a.json)")
+    page = "# a\n\nsome\nwords\n\n| b |\n|---|\n| c |\n| d |\n\n- e\n- f\n"
+    for place, line_end in enumerate(page[:-1]):
+        if line_end == "\n":
+            joined = page[:place] + " " + page[place + 1 :]
+            same = [text for _, text in ages.parts(joined)] == [text for _, text in ages.parts(page)]
+            assert same == (page[:place].endswith("some")), joined
+    assert ages.parts(page)[2:5] == [(3, "some words"), (5, ""), (6, "| b |")]
 
 
 def check_the_comparison() -> None:
