@@ -190,10 +190,10 @@ def peers(results: Results) -> list[str]:
         files = ", ".join(results.named(file) for file in dict.fromkeys(each.file for each in of))
         ratios = [each.ratio for each in of]
         lost = sum(ratio < WINS for ratio in ratios)
-        lines += [f"### {subject}", "", f"Ingot over the peer {times(geometric(ratios))} on the geometric mean, {times(min(ratios))} at worst; ahead or as "
-                  f"good in {len(of) - lost} of {len(of)} ({files}).", ""]
+        lines += [f"### {subject}", "", f"Ingot is {times(geometric(ratios))} times as good as the peer on the geometric mean, {times(min(ratios))} at "
+                  f"worst; better or as good in {len(of) - lost} of {len(of)} ({files}).", ""]
         rows = [(each.what, each.peer, each.ours, each.theirs, bold(each.ratio)) for each in of]
-        lines += table(("what", "peer", "Ingot", "peer's", "Ingot over the peer"), rows)
+        lines += table(("what", "peer", "Ingot", "peer's", "times as good"), rows)
     return lines
 
 
@@ -241,8 +241,10 @@ SECTIONS = (
     ),
     (
         "Other libraries",
-        "Both of a row do the same work, with the same recipe, in one run (experts, DeepGEMM and weights: in two). A ratio in "
-        "bold is below 1: the peer is better. torchao's layers are compiled by torch.compile; Ingot's run from eager where a row does "
+        "In each row Ingot and the peer do the same work with the same recipe, and were measured in one run (experts, DeepGEMM and "
+        "weights: in two). \"Times as good\" is how many times as good as the peer Ingot is, in speed or in memory: above 1 Ingot is "
+        "better, and below 1, in bold, the peer. Of times and of memory it is the peer's figure over Ingot's, of speeds Ingot's over "
+        "the peer's. torchao's layers are compiled by torch.compile; Ingot's run from eager where a row does "
         "not say compiled, and compiled under a trainer. GEMMs are those of Ingot's own kernel: where cuBLASLt is faster, the library "
         "may run that ([tuning.md](tuning.md)).",
         peers,
