@@ -41,9 +41,15 @@ def expert_parallel(
     of_rank: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     group: Optional[Any] = None,
 ) -> torch.Tensor:
-    """The sum of a token's experts, (tokens, H), as hidden is. index and router_weights: (tokens, chosen). experts: of all ranks,
-    each of which has as many. of_rank(rows, expert): this rank's experts, of rows (M, H) that belong to expert (M,), from 0 on."""
+    """The sum of a token's experts, (tokens, H), in hidden's dtype. index and router_weights: (tokens, chosen); a rank may have no
+    tokens. experts: of all ranks, each of which has as many. of_rank(rows, expert): this rank's experts, of rows (M, H) that belong
+    to expert (M,), from 0 on."""
     ranks = dist.get_world_size(group)
+    if experts % ranks != 0:
+        raise ValueError(f"experts: are {experts}, which {ranks} ranks do not divide evenly")
+    unknown = index[(index < 0) | (index >= experts)]
+    if unknown.numel() > 0:
+        raise ValueError(f"index: has {unknown[0].item()}, but each must be an expert, from 0 to {experts - 1}")
     local, chosen = experts // ranks, index.shape[1]
     by_expert = index.reshape(-1).argsort(stable=True)
     counts = torch.bincount(index.reshape(-1), minlength=experts).view(ranks, local)
@@ -55,7 +61,7 @@ def expert_parallel(
     expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.view(-1), output_size=rows.shape[0])
     mine = Exchange.apply(of_rank(rows, expert), receives, sends, group)
     of_tokens = torch.empty_like(mine).index_copy(0, by_expert, mine).view(*index.shape, mine.shape[1])
-    return (of_tokens * router_weights[..., None]).sum(1)
+    return (of_tokens * router_weights[..., None]).sum(1).to(hidden.dtype)
 
 
 def float8_experts(gate_up: torch.Tensor, down: torch.Tensor, options: LinearOptions, fast_math: bool = False) -> Callable:
@@ -74,7 +80,8 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group()
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    hidden_size, intermediate, experts, chosen, tokens = 128, 256, 4 * ranks, 2, 64
+    hidden_size, intermediate, experts, chosen = 128, 256, 4 * ranks, 2
+    tokens = 64  # of this rank; others may have more, or none
     torch.manual_seed(rank)
     weight = lambda *shape: torch.nn.Parameter(torch.randn(*shape, device=device) / shape[-1] ** 0.5)
     gate_up, down = weight(experts // ranks, 2 * intermediate, hidden_size), weight(experts // ranks, hidden_size, intermediate)
@@ -82,12 +89,18 @@ def main() -> None:
     optimizer = torch.optim.AdamW([gate_up, down], lr=1e-2)
     x = torch.randn(tokens, hidden_size, device=device)
     weights, index = torch.rand(tokens, experts, device=device).topk(chosen)
+    of_all = torch.tensor(x.numel(), device=device)
+    dist.all_reduce(of_all)
     for step in range(10):
-        loss = (expert_parallel(x, index, weights, experts, of_rank) - x).square().mean()
-        (loss / ranks).backward()
+        # A rank's part of the mean over all ranks' tokens, of which it has some or none.
+        loss = (expert_parallel(x, index, weights, experts, of_rank) - x).square().sum() / of_all
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
+        whole = loss.detach()
+        dist.all_reduce(whole)
+        if rank == 0:
+            print(f"step {step} loss {whole.item():.4f}", flush=True)
     dist.destroy_process_group()
 
 

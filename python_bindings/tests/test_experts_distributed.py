@@ -85,6 +85,17 @@ def check_expert_parallel(rank):
         assert part.grad.isfinite().all() and (part.grad - exact).norm() <= 0.06 * exact.norm()
     assert rank != 0 or not parts[0].grad[0].any()
 
+    halves = float8_experts(*(part.detach().bfloat16() for part in parts), OPTIONS)
+    assert expert_parallel(own.detach().bfloat16(), index[mine], weights[mine].float(), EXPERTS, halves).dtype == torch.bfloat16
+    for wrong, experts, message in (
+        (index.clone().fill_(-1), EXPERTS, f"index: has -1, but each must be an expert, from 0 to {EXPERTS - 1}"),
+        (index.clone().fill_(EXPERTS), EXPERTS, f"index: has {EXPERTS}, but each must be an expert, from 0 to {EXPERTS - 1}"),
+        (index, EXPERTS + 1, f"experts: are {EXPERTS + 1}, which {WORLD} ranks do not divide evenly"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            expert_parallel(x, wrong, weights, experts, float8_experts(*parts, OPTIONS))
+        assert str(raised.value) == message
+
 
 CHECKS = [check_fsdp2, check_expert_parallel]
 folder = two_processes.fixture(CHECKS)
