@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pathlib
+import re
 import sys
 
 import pytest
@@ -48,6 +49,13 @@ def test_docstrings_of_integrations(package):
     defined = {node.name: ast.get_docstring(node) for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     assert ast.get_docstring(tree) and names_of(package)
     assert [name for name in names_of(package) if not defined.get(name)] == []
+
+
+def test_documents_import_packages_with_a_page():
+    documents = {path.name: path.read_text(encoding="utf-8") for path in (SITE.parents[1] / "docs").glob("*.md")}
+    found = {(name, package) for name, text in documents.items() for package in re.findall(r"\bfrom (ingot(?:\.\w+)*) import", text)}
+    assert len(found) > 10
+    assert sorted(each for each in found if each[1] not in PACKAGES) == []
 
 
 def test_no_docstring_is_by_reference():

@@ -20,6 +20,8 @@ from ..torch._errors import LinearError
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 
+__all__ = ["convert_grouped_experts_"]
+
 _NAME, _WEIGHTS, _CALLER = "GroupedExperts", ("w1", "w2", "w3"), "convert_grouped_experts_"
 
 
