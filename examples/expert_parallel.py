@@ -47,15 +47,16 @@ def expert_parallel(
     ranks = dist.get_world_size(group)
     if experts % ranks != 0:
         raise ValueError(f"experts: are {experts}, which {ranks} ranks do not divide evenly")
-    unknown = index[(index < 0) | (index >= experts)]
-    if unknown.numel() > 0:
-        raise ValueError(f"index: has {unknown[0].item()}, but each must be an expert, from 0 to {experts - 1}")
     local, chosen = experts // ranks, index.shape[1]
     by_expert = index.reshape(-1).argsort(stable=True)
-    counts = torch.bincount(index.reshape(-1), minlength=experts).view(ranks, local)
+    of_each = torch.bincount(index.reshape(-1) + 1, minlength=experts + 1)  # first those of -1
+    counts = of_each[1 : experts + 1].view(ranks, local)
     theirs = torch.empty_like(counts)  # what each rank sends to this one, by expert
-    dist.all_to_all_single(theirs, counts, group=group)
-    sends, receives = torch.stack([counts.sum(1), theirs.sum(1)]).tolist()
+    dist.all_to_all_single(theirs, counts.contiguous(), group=group)
+    *sizes, without = torch.cat([counts.sum(1), theirs.sum(1), of_each[:1]]).tolist()  # the host waits here alone
+    if without or of_each.numel() > experts + 1:
+        raise ValueError(f"index: each must be an expert, from 0 to {experts - 1}, and some are not")
+    sends, receives = sizes[:ranks], sizes[ranks:]
     rows = Exchange.apply(hidden[by_expert // chosen], sends, receives, group)
     # They come by ranks, and by experts from each rank.
     expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.view(-1), output_size=rows.shape[0])
