@@ -81,6 +81,24 @@ def test_values_and_gradients(beyond, recipe, device):
     assert all(map(torch.equal, step(module, *operands), found))
 
 
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
+@pytest.mark.parametrize("held", [1e4, float("nan"), float("inf")])
+def test_rows_beyond_hold_anything(held, recipe, device):
+    """To the bits of what zeros there give, in the output, in both gradients, and in what a gradient of such rows holds."""
+    module = GroupedExperts().to(device)
+    convert_grouped_experts_(module, recipe)
+    x, grad = torch.randn(2, 76, DIM, device=device).unbind()
+    counts = torch.tensor(COUNTS, device=device)
+    zeros, others = (each.clone() for each in (x, grad)), (each.clone() for each in (x, grad))
+    results = []
+    for (x, grad), value in ((zeros, 0), (others, held)):
+        x[64:], grad[64:] = value, value
+        results.append(step(module, x, counts, grad))
+    assert all(map(torch.equal, *results)) and all(each.isfinite().all() for each in results[1])
+    assert not results[1][0][64:].any() and not results[1][1][64:].any() and results[1][0][:64].any()
+
+
 @pytest.mark.nightly
 def test_compiled():
     module = GroupedExperts()
@@ -110,6 +128,24 @@ def test_training_pickles_and_second_calls():
     GroupedExperts().load_state_dict(model.experts.state_dict())
     with torch.device("meta"):
         assert convert_grouped_experts_(GroupedExperts()) == [""]
+
+
+def test_messages_of_the_forward():
+    module = GroupedExperts()
+    convert_grouped_experts_(Block(module))
+    x, counts = torch.zeros(64, DIM), torch.tensor(COUNTS)
+    for arguments, message in (
+        ((x, counts + 1), r"num_tokens_per_expert: is \[4, 1, 41, 2, 21\], expected numbers from 0 whose sum is at most the 64 rows of x: count"),
+        ((x, counts - 1), r"num_tokens_per_expert: is \[2, -1, 39, 0, 19\], expected numbers from 0"),
+        ((x, COUNTS), r"num_tokens_per_expert: is a list, expected a torch.Tensor: torch.as_tensor\(\) makes one"),
+        ((x, counts[None]), r"num_tokens_per_expert: has the shape \(1, 5\), expected \(5,\): give a number for each expert"),
+        ((x, counts.to("meta")), r"num_tokens_per_expert: is on meta and x on cpu: move one with .to\(\)"),
+        ((x[None], counts), r"x: has the shape \(1, 64, 64\), expected \(rows, 64\), sorted by experts: reshape it before"),
+        ((x[:, :32], counts), r"x: has the shape \(64, 32\), expected \(rows, 64\)"),
+        (([1.0], counts), "x: is a list, expected a torch.Tensor"),
+    ):
+        with pytest.raises(LinearError, match=f'^grouped experts "experts" {message}'):
+            module(*arguments)
 
 
 def test_messages():

@@ -15,7 +15,7 @@ from typing import Callable, List, Optional, Type
 
 import torch
 
-from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
+from ..torch._checks import SubjectOfExperts, check_dense, check_recipe_of_experts, check_sizes_of_experts, refuse
 from ..torch._errors import LinearError
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
@@ -25,6 +25,27 @@ __all__ = ["convert_grouped_experts_"]
 _NAME, _WEIGHTS, _CALLER = "GroupedExperts", ("w1", "w2", "w3"), "convert_grouped_experts_"
 
 
+def _check_operands(subject: SubjectOfExperts, x: torch.Tensor, counts: torch.Tensor, w1: torch.Tensor) -> None:
+    """What the counts are is read on the CPU only: a GPU's are there when its work is done."""
+    check_dense(subject, "x", x)
+    check_dense(subject, "num_tokens_per_expert", counts)
+    experts, _, dim = w1.shape
+    if x.dim() != 2 or x.shape[1] != dim:
+        refuse(subject, f"x: has the shape {tuple(x.shape)}, expected (rows, {dim}), sorted by experts: reshape it before")
+    if tuple(counts.shape) != (experts,):
+        refuse(subject, f"num_tokens_per_expert: has the shape {tuple(counts.shape)}, expected ({experts},): give a number for each expert")
+    if counts.device != x.device:
+        refuse(subject, f"num_tokens_per_expert: is on {counts.device} and x on {x.device}: move one with .to()")
+    if torch.compiler.is_compiling() or counts.device.type != "cpu" or type(counts) is not torch.Tensor:
+        return
+    if (counts < 0).any() or counts.sum() > x.shape[0]:
+        refuse(
+            subject,
+            f"num_tokens_per_expert: is {counts.tolist()}, expected numbers from 0 whose sum is at most the {x.shape[0]} rows of x: count "
+            "the rows that x has",
+        )
+
+
 class Float8GroupedExperts:
     """Comes before the class of a module that convert_grouped_experts_() has converted."""
 
@@ -32,13 +53,17 @@ class Float8GroupedExperts:
 
     def forward(self, x: torch.Tensor, num_tokens_per_expert: torch.Tensor) -> torch.Tensor:
         """x: (rows, dim), of expert 0, then of expert 1, and so on; num_tokens_per_expert: how many each has, of any dtype. Rows
-        beyond all experts', as padding and buffers have them, have to be finite; their outputs are 0."""
+        beyond all experts', as padding and buffers have them, may hold anything: their outputs are 0, and so are their gradients."""
         w1, w2, w3 = (each.to_local() if hasattr(each, "to_local") else each for each in (getattr(self, name) for name in _WEIGHTS))
+        subject = SubjectOfExperts("grouped experts", self.ingot_options)
+        _check_operands(subject, x, num_tokens_per_expert, w1)
         ends = num_tokens_per_expert.cumsum(0, dtype=torch.int32)
         rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
         beyond = (rows >= ends[-1])[:, None]
-        # Computed by the last expert, such rows are written, and what a cast reads of them is finite.
-        ends[-1:] = x.shape[0]
+        # The last expert computes them as zeros, so that what casts read of them, here and backward, is known. Too many rows stay
+        # too many, for the check of INGOT_CHECK_EXPERTS.
+        ends[-1:].clamp_(min=x.shape[0])
+        x = x.masked_fill(beyond, 0)
         product = functools.partial(grouped_linear, ends=ends, options=self.ingot_options)
         hidden = torch.nn.functional.silu(product(x, w1)) * product(x, w3)
         return product(hidden, w2).masked_fill(beyond, 0).type_as(x)
