@@ -40,6 +40,36 @@ class Geglu(GroupedExperts):
         return torch.nn.functional.gelu(x)
 
 
+class GegluOfAllExperts(Geglu):
+    """By its own number of experts."""
+
+    num_experts = EXPERTS
+
+    def forward(self, x, num_tokens_per_expert):
+        rows = x.split(num_tokens_per_expert.tolist())
+        outputs = []
+        for e in range(self.num_experts):
+            outputs.append((self.gate(rows[e] @ self.w1[e].T) * (rows[e] @ self.w3[e].T)) @ self.w2[e].T)
+        return torch.cat(outputs)
+
+
+class Clamped(GroupedExperts):
+    def gate(self, x):
+        return torch.nn.functional.silu(x).clamp(max=7)
+
+
+class OfOneSize(GroupedExperts):
+    def forward(self, x, num_tokens_per_expert):
+        return super().forward(x.view(-1, DIM // 2, 2).flatten(1), num_tokens_per_expert)
+
+
+class In16Bits(GroupedExperts):
+    def forward(self, x, num_tokens_per_expert):
+        halved = GroupedExperts(torch.bfloat16)
+        halved._parameters = {name: each.bfloat16() for name, each in self._parameters.items()}
+        return halved(x.bfloat16(), num_tokens_per_expert)
+
+
 class Block(torch.nn.Module):
     def __init__(self, experts):
         super().__init__()
@@ -130,6 +160,11 @@ def test_training_pickles_and_second_calls():
         assert convert_grouped_experts_(GroupedExperts()) == [""]
 
 
+def test_modules_that_run_with_their_own_sizes_and_in_16_bits():
+    assert convert_grouped_experts_(Block(OfOneSize()), trusted=True) == ["experts"]
+    assert convert_grouped_experts_(Block(In16Bits())) == ["experts"]
+
+
 def test_messages_of_the_forward():
     module = GroupedExperts()
     convert_grouped_experts_(Block(module))
@@ -162,6 +197,10 @@ def test_messages():
         (Block(other), rf"^convert_grouped_experts_ experts: has the parameters .*w2 \(5, 48, 64\), w3 \(5, 48, 64\), {wants}"),
         (Block(biased), rf"^convert_grouped_experts_ experts: has the parameters .*bias \(5, 48\), {wants}"),
         (odd, "^convert_grouped_experts_ GroupedExperts: has a hidden size of 64 and an intermediate size of 40, but FP8 grouped GEMMs need"),
+        (Block(GegluOfAllExperts()), r"experts: does not compute w2\(silu"),
+        (Block(Clamped()), r"experts: does not compute w2\(silu"),
+        (Block(OfOneSize()), r"^convert_grouped_experts_ experts: its forward does not run with experts of 16 x 16 on cpu \(RuntimeError: .*\), so "
+         r"what it computes is not known: move it to the device that it runs on, or, if it is .*convert_grouped_experts_\(model, trusted=True\)$"),
         (Block(Geglu()), r"^convert_grouped_experts_ experts: does not compute w2\(silu\(w1\(x\)\) \* w3\(x\)\), which is what an FP8 module"),
     ):
         before = [type(each) for each in module.modules()]
