@@ -257,6 +257,11 @@ def test_messages():
     given, of_given = quantize_rows(x, FORMATS.index(E4M3), 0)
     learns, masked = x.clone().requires_grad_(), x.reshape(EXPERTS, -1, K)
     call = lambda *given, **named: lambda: grouped_linear(*given, **named)
+
+    def in_forward_mode(rows):
+        with torch.autograd.forward_ad.dual_level():
+            return grouped_linear(torch.autograd.forward_ad.make_dual(rows, rows), codes, scale_inv, at)
+
     for act, message in (
         (call(x, codes.view(torch.int8), scale_inv, at), "grouped_linear weight: is not FP8: cast it first"),
         (call(x, codes[0], scale_inv, at), r"weight: has the shape \(144, 272\), expected \(experts, N, K\)"),
@@ -307,6 +312,10 @@ def test_messages():
         (call(given, codes, scale_inv, at, input_scale_inv=of_given.clone().requires_grad_()), "input_scale_inv: requires a gradient"),
         (call(given.clone().requires_grad_(), codes, scale_inv, at, input_scale_inv=of_given), "input: requires a gradient, and with FP8"),
         (lambda: torch.func.grad(lambda rows: grouped_linear(rows, codes, scale_inv, at).sum())(x), "under torch.func transforms"),
+        (lambda: torch.func.jvp(lambda rows: grouped_linear(rows, codes, scale_inv, at), (x,), (x,)), "forward mode: give it the whole batch"),
+        (lambda: torch.func.jvp(lambda scales: grouped_linear(x, codes, scales, at), (scale_inv,), (scale_inv,)), "forward mode"),
+        (lambda: in_forward_mode(x), '^grouped linear "experts" cannot run under torch.func transforms'),
+        (lambda: torch.no_grad()(in_forward_mode)(x), "forward mode"),
         (lambda: torch.autograd.grad(grouped_linear(learns, codes, scale_inv, at).sum(), learns, create_graph=True),
          '^grouped linear "experts" backward: the gradient of an FP8 GEMM has no gradient itself'),
     ):  # fmt: skip
@@ -315,3 +324,5 @@ def test_messages():
         assert isinstance(caught.value, ingot.Error)
     with torch.no_grad():
         assert torch.equal(grouped_linear(learns, codes, scale_inv, at), grouped_linear(x, codes, scale_inv, at))
+    batched = torch.vmap(lambda rows: grouped_linear(rows, codes, scale_inv, at))(torch.stack([x, 2 * x]))
+    assert torch.equal(batched[1][:90], grouped_linear(2 * x, codes, scale_inv, at)[:90])

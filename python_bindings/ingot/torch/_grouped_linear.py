@@ -36,7 +36,10 @@ def check_options(caller: str, options: object) -> None:
 
 
 def _records(operands: Dict[str, torch.Tensor], options: LinearOptions) -> bool:
-    """With FP8 weights: does the input get a gradient? Refuses gradients of what has none."""
+    """With FP8 weights: does the input get a gradient? Refuses gradients of what has none, and tangents, which need no gradients to
+    be on."""
+    if is_transformed(*operands.values(), records=torch.is_grad_enabled() and operands["input"].requires_grad):
+        refuse_transforms(SubjectOfExperts("grouped linear", options))
     if not torch.is_grad_enabled():
         return False
     input, weight = operands["input"], operands["weight"]
@@ -48,8 +51,6 @@ def _records(operands: Dict[str, torch.Tensor], options: LinearOptions) -> bool:
             )
     if not input.requires_grad:
         return False
-    if is_transformed(input):
-        refuse_transforms(SubjectOfExperts("grouped linear", options))
     if torch.compiler.is_compiling() and is_exporting():
         raise LinearError(
             "grouped_linear input: requires a gradient, and exported programs have none with FP8 weights: export under torch.no_grad()"
