@@ -163,6 +163,27 @@ def test_gradient_of_rows(scale, masked, device):
         assert torch.equal(output.reshape(TOKENS, N)[at], plain.reshape(TOKENS, N)[at])
 
 
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scale", ["experts", "rows", "blocks"])
+def test_gradient_of_rows_that_no_expert_has(scale, masked, device):
+    """Zeros, by a loss of the rows that they have; and a batch of gradients is each of them."""
+    x, codes, scale_inv = operands(scale, device)
+    counts = torch.tensor([15, 0, 3, 1, 9, 4], dtype=torch.int32, device=device)
+    rows, ends = torch.arange(15, device=device), counts.cumsum(0, dtype=torch.int32)
+    has = rows < counts[:, None] if masked else torch.arange(TOKENS, device=device) < ends[-1]
+    input = (x.reshape(EXPERTS, 15, K) if masked else x).clone().requires_grad_()
+    output = grouped_linear(input, codes, scale_inv, **({"counts": counts} if masked else {"ends": ends}))
+    held = torch.full((*input.shape,), torch.nan, device=device)  # what the allocator may give again
+    del held
+    grads = torch.zeros(2, *output.shape, dtype=output.dtype, device=device)
+    grads[0, has], grads[1, has] = 1, torch.randn(int(has.sum()), N, device=device).to(output.dtype)
+    each = [torch.autograd.grad(output, input, grad, retain_graph=True)[0] for grad in grads]
+    assert all(not found[~has].any() and found[has].abs().sum(1).all() for found in each)
+    found = torch.autograd.grad(output, input, grads, is_grads_batched=True)[0]
+    assert torch.equal(found, torch.stack(each))
+
+
 @pytest.mark.nightly
 def test_gradient_of_rows_compiled():
     x, codes, scale_inv = operands("rows")

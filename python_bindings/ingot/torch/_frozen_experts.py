@@ -37,10 +37,17 @@ def _by_rows(grad_output: torch.Tensor, scale_inv: torch.Tensor, rows: torch.Ten
         return grad_output * scale_inv[:, None]
     numbers = torch.arange(grad_output.shape[0], dtype=rows.dtype, device=rows.device)
     of_rows = torch.searchsorted(rows, numbers, right=True, out_int32=True).clamp_(max=experts - 1)
-    return scale_inv[of_rows].mul_(grad_output)
+    return scale_inv[of_rows] * grad_output
+
+
+def _beyond(grad_output: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Which rows no expert has, as a mask of one column."""
+    numbers = torch.arange(grad_output.shape[-2], dtype=rows.dtype, device=rows.device)
+    return (numbers >= (rows[:, None] if grad_output.dim() == 3 else rows[-1]))[..., None]
 
 
 def _gradient(grad_output, weight, scale_inv, rows, dtype: torch.dtype) -> torch.Tensor:
+    beyond = _beyond(grad_output, rows)
     # A copy for the time of the product: GEMMs read FP8 operands along K, which is N here.
     codes = weight.view(torch.uint8).transpose(1, 2).contiguous().view(weight.dtype)
     scale = scale_of(weight, scale_inv)
@@ -48,7 +55,8 @@ def _gradient(grad_output, weight, scale_inv, rows, dtype: torch.dtype) -> torch
         grad_output, scale_inv = _by_rows(grad_output, scale_inv, rows), scale_inv.new_ones(rows.numel())
     elif scale == "block":
         scale_inv = scale_inv.transpose(1, 2).contiguous()
-    return multiply(grad_output, codes, scale_inv, rows, dtype)
+    # The product does not write rows that no expert has.
+    return multiply(grad_output, codes, scale_inv, rows, dtype).masked_fill_(beyond, 0)
 
 
 class _FrozenExperts(torch.autograd.Function):

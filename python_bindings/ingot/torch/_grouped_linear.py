@@ -177,7 +177,7 @@ def grouped_linear(
 
     FP8 weights do not train: they pass gradients on to an input in high precision, by the transposed codes and grad_output cast to
     e4m3fn with a scale for each row or each 128 of a row (rows' scale_inv are factors of grad_output before its cast). Weights with
-    groups have no backward. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
+    groups have no backward, and rows that no expert has get zeros. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
     of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends
     that decrease or leave the input and for counts beyond the capacity.
     """
