@@ -16,7 +16,7 @@ from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
 from ingot.torch import _prepare
-from ingot.torch._model_weights import other_weights
+from ingot.torch._model_weights import float8_experts, is_stack, other_weights
 from ingot.torch._prepare import recording_of, recording_of_call
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -383,6 +383,16 @@ def test_prepare():
     assert any("grouped_gemm" in line for line in asked(other)) and len(found) == len(names) == 2
 
 
+def test_reports_of_an_implementation_that_was_set_by_name():
+    model = model_of("Qwen3Moe")
+    names = ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts")
+    assert float8_experts(model) == () and sum("experts" in each.name for each in other_weights(model)) == 4
+    model.set_experts_implementation("ingot")
+    assert float8_experts(model) == names and not any("experts" in each.name for each in other_weights(model))
+    model.set_experts_implementation("grouped_mm")
+    assert float8_experts(model) == ()
+
+
 def test_prepare_compiles_for_hopper(tmp_path, monkeypatch):
     model = model_of("Qwen3Moe").bfloat16()
     names = experts.convert_experts_(model)
@@ -434,7 +444,7 @@ def test_sizes_and_gpus_that_grouped_gemms_do_not_take(convert, name, monkeypatc
         refused(made(hidden_size=72), f"{at}: has a hidden size of 72 and an intermediate size of 48, {wants}")
         model = made()
     with FakeTensorMode():
-        for module in filter(experts._is_stack, model.modules()):
+        for module in filter(is_stack, model.modules()):
             module.down_proj = torch.nn.Parameter(torch.empty(module.down_proj.shape, device="cuda"))
         for capability in ((8, 0), (10, 0)):
             monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)

@@ -26,6 +26,7 @@ from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
+from ..torch._model_weights import is_stack
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
 
@@ -45,14 +46,8 @@ _E4M3 = FORMATS.index(torch.float8_e4m3fn)
 _Kind = tuple  # what products of the same kernels have in common: sizes, dtypes of rows and weights, the recipe, what is fast
 
 
-def _is_stack(module: torch.nn.Module) -> bool:
-    """Is it a class that transformers' use_experts_implementation() has made?"""
-    down = getattr(module, "down_proj", None)
-    return hasattr(module, "is_transposed") and hasattr(module, "has_gate") and isinstance(down, torch.Tensor) and down.dim() == 3
-
-
 def _stacks_of(model: torch.nn.Module, caller: str, of_layers: str) -> Dict[str, torch.nn.Module]:
-    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    stacks = {name: module for name, module in model.named_modules() if is_stack(module)}
     if not stacks:
         raise LinearError(
             f"{caller}: {type(model).__name__} has no stacked experts, which are modules with gate_up_proj or up_proj, and "
@@ -68,6 +63,16 @@ def _check_stacks(stacks: Dict[str, torch.nn.Module], caller: str) -> None:
         check_sizes_of_experts(f"{caller} {name or type(module).__name__}:", hidden, intermediate, weight.device)
 
 
+def stacks_to_convert(model: torch.nn.Module, caller: str = "convert_experts_") -> Dict[str, torch.nn.Module]:
+    """What convert_experts_() converts, with all its checks of the model."""
+    stacks = _stacks_of(model, caller, "convert()")
+    for name, module in stacks.items():
+        if hasattr(module, "down_proj_scale_inv"):
+            raise LinearError(f"{caller} {name or type(module).__name__}: has FP8 weights, which do not train: load the model's own weights")
+    _check_stacks(stacks, caller)
+    return stacks
+
+
 def convert_experts_(
     model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False, fast_math: bool = False
 ) -> List[str]:
@@ -81,14 +86,10 @@ def convert_experts_(
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, for another recipe, for hidden and intermediate sizes that are no multiples of 16, and for a
     model on a GPU other than Hopper."""
-    stacks = _stacks_of(model, "convert_experts_", "convert()")
+    stacks = stacks_to_convert(model)
     check_recipe_of_experts("convert_experts_", recipe)
     for name, module in stacks.items():
-        if hasattr(module, "down_proj_scale_inv"):
-            raise LinearError(f"convert_experts_ {name}: has FP8 weights, which do not train: load the model's own weights")
-    _check_stacks(stacks, "convert_experts_")
-    for name, module in stacks.items():
-        module.ingot_options = LinearOptions(recipe, name, fast_gradients=fast_gradients)
+        module.ingot_options = LinearOptions(recipe, name or type(module).__name__, fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
         module.config._experts_implementation = NAME
     return list(stacks)
@@ -112,7 +113,7 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
                 _replace(module, name, weight.detach())
         module.config._experts_implementation = NAME
     for module in model.modules():
-        if isinstance(module, PreTrainedModel) and any(map(_is_stack, module.modules())):  # not PEFT's, which saves adapters
+        if isinstance(module, PreTrainedModel) and any(map(is_stack, module.modules())):  # not PEFT's, which saves adapters
             module.save_pretrained = _refuse_save_pretrained
     return list(stacks)
 
@@ -120,7 +121,7 @@ def quantize_experts_(model: torch.nn.Module) -> List[str]:
 def _refuse_adapters_of_parameters(model: torch.nn.Module) -> None:
     """PEFT adds what its target_parameters learn to the parameter, which would be to codes. Known without PEFT: it may be absent."""
     for name, module in model.named_modules():
-        if type(module).__name__ == "ParamWrapper" and any(map(_is_stack, module.modules())):
+        if type(module).__name__ == "ParamWrapper" and any(map(is_stack, module.modules())):
             raise LinearError(
                 f"quantize_experts_ {name}: has PEFT's adapter on its {module.parameter_name} (target_parameters), which would be added "
                 "to FP8 codes: train it with convert_experts_(), whose experts stay in high precision, or merge_and_unload() it first"
@@ -216,7 +217,7 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     and backward by a recipe, or with FP8 weights as quantize_experts_() makes them (None). Weights may be on meta. A model without
     such experts does nothing."""
     seen: Set[_Kind] = set()
-    for module in filter(_is_stack, model.modules()):
+    for module in filter(is_stack, model.modules()):
         for fast in (False, True):
             _run_stack(module, tokens, (dtype, dtype), recipe, (fast, fast), seen)
 
@@ -238,7 +239,7 @@ def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional
 def converted_of(model: torch.nn.Module) -> List[str]:
     """The names of the modules of stacked experts that run by Ingot."""
     modules = model.named_modules()
-    return [name for name, module in modules if _is_stack(module) and module.config._experts_implementation == NAME]
+    return [name for name, module in modules if is_stack(module) and module.config._experts_implementation == NAME]
 
 
 def _run_stack(

@@ -64,11 +64,19 @@ def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
     return tuple(found)
 
 
+def is_stack(module: torch.nn.Module) -> bool:
+    """Is it a class that transformers' use_experts_implementation() has made? Known without transformers."""
+    down = getattr(module, "down_proj", None)
+    return hasattr(module, "is_transposed") and hasattr(module, "has_gate") and isinstance(down, torch.Tensor) and down.dim() == 3
+
+
 def _has_float8_experts(module: torch.nn.Module) -> bool:
-    """Does it compute stacked experts in FP8, by a conversion of ingot.integrations, that its config has not undone?"""
-    if not hasattr(module, "ingot_options") and not hasattr(module, "down_proj_scale_inv"):
-        return False
-    return getattr(getattr(module, "config", None), "_experts_implementation", "ingot") == "ingot"
+    """Are its experts FP8? Those of transformers run as their config says, whoever has set it."""
+    if not is_stack(module):
+        return hasattr(module, "ingot_options")
+    if hasattr(module, "down_proj_scale_inv"):
+        return True
+    return getattr(getattr(module, "config", None), "_experts_implementation", None) == "ingot"
 
 
 def float8_experts(model: torch.nn.Module) -> Tuple[str, ...]:
@@ -84,8 +92,7 @@ def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
     if type(module).__name__ == "Conv1D":
         return "a Conv1D has its weight transposed: a torch.nn.Linear of weight.t() in its place can be converted"
     if parameter.dim() > 2:
-        is_stack = parameter.dim() == 3 and hasattr(module, "has_gate")  # of transformers
-        remedy = ": convert_experts_() of ingot.integrations.experts has it compute in FP8" if is_stack else ""
+        remedy = ": convert_experts_() of ingot.integrations.experts has it compute in FP8" if is_stack(module) else ""
         return f"has {parameter.dim()} dimensions, and {type_name(module)} multiplies by it itself{remedy}"
     return f"{type_name(module)} multiplies by it itself"
 
