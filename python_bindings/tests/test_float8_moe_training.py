@@ -72,6 +72,24 @@ def test_quantize_of_transformers_experts():
     assert report.experts == ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts") and report.converted == ()
 
 
+def test_nothing_is_changed_by_what_is_refused():
+    """Experts are checked before linear layers are converted."""
+    pytest.importorskip("transformers.integrations.moe")
+    from ingot.integrations.experts import quantize_experts_
+    from test_experts import model_of
+
+    quantized = model_of("Qwen3Moe")
+    quantize_experts_(quantized)
+    for model, message in (
+        (model_of("Qwen3Moe", moe_intermediate_size=24), "has a hidden size of 64 and an intermediate size of 24, but FP8 grouped GEMMs need"),
+        (quantized, "has FP8 weights, which do not train: load the model's own weights"),
+    ):
+        before = [type(each) for each in model.modules()], model.config._experts_implementation
+        with pytest.raises(LinearError, match=f"^quantize_ model.layers.0.mlp.experts:? {message}"):
+            ingot.nn.quantize_(model, Float8TrainingOpConfig())
+        assert ([type(each) for each in model.modules()], model.config._experts_implementation) == before
+
+
 def test_signatures_are_torchaos():
     """Their text, since torchao's module takes long to import."""
     spec = importlib.util.find_spec("torchao")

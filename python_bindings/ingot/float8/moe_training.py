@@ -19,6 +19,7 @@ from ..integrations.grouped_experts import check_grouped_experts, convert_groupe
 from ..torch._errors import LinearError
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
+from ..torch._model_weights import is_stack
 from ..torch._operators import HIGH_PRECISION
 from ._conversion import ConversionReport, conversion_report
 from .config import Float8LinearConfig
@@ -125,20 +126,26 @@ def _stacks_of_transformers(model: torch.nn.Module, taken: Callable[[str], bool]
     """Are its stacked experts to be converted? All of them or none, since they run by one implementation of the model's config."""
     if "transformers" not in sys.modules:
         return False
-    stacks = [name for name, each in model.named_modules() if hasattr(each, "has_gate") and hasattr(each, "is_transposed")]
-    chosen = [name for name in stacks if taken(name)]
-    if chosen and len(chosen) < len(stacks):
-        left = next(name for name in stacks if name not in chosen)
+    stacks = {name: module for name, module in model.named_modules() if is_stack(module)}
+    chosen = {name for name in stacks if taken(name)}
+    if not chosen:
+        return False
+    left = next((name for name in stacks if name not in chosen), None)
+    if left is not None:
         raise LinearError(
-            f"quantize_ filter_fn: takes {chosen[0]} and leaves {left} out, but the experts of a transformers model run by one "
-            "implementation, of its config: take all of them or none"
+            f"quantize_ filter_fn: takes {next(name for name in stacks if name in chosen)} and leaves {left} out, but the experts of a "
+            "transformers model run by one implementation, of its config: take all of them or none"
         )
-    return bool(chosen)
+
+    from ..integrations.experts import stacks_to_convert
+
+    stacks_to_convert(model, "quantize_")
+    return True
 
 
 def _converted(model: torch.nn.Module, config: Float8TrainingOpConfig, filter_fn: _Filter) -> torch.nn.Module:
     """Everything is checked before the model is changed. Returns it, or of a linear layer what replaces it."""
-    chosen = [name for name, module in model.named_modules() if filter_fn is None or filter_fn(module, name)]
+    chosen = {name for name, module in model.named_modules() if filter_fn is None or filter_fn(module, name)}
     taken = lambda name: any(each == "" or name == each or name.startswith(f"{each}.") for each in chosen)
     has_stacks = _stacks_of_transformers(model, taken)
     has_grouped = False
@@ -148,7 +155,7 @@ def _converted(model: torch.nn.Module, config: Float8TrainingOpConfig, filter_fn
         if is_grouped_experts(module):
             check_grouped_experts(module, f"quantize_ {name or type(module).__name__}")
             has_grouped = True
-        elif filter_fn is not None and not (has_stacks and hasattr(module, "has_gate")):
+        elif filter_fn is not None and not (has_stacks and is_stack(module)):
             _refuse_other_experts(module, name)
     linear = Float8LinearConfig.from_recipe_name(config.float8_linear_recipe)
     model = convert_to_float8_training(model, config=linear, module_filter_fn=lambda layer, name: taken(name))
