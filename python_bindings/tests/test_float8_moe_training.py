@@ -9,8 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import ingot
 import ingot.nn
+from ingot.float8 import conversion_report
 from ingot.float8.moe_training import (
-    Float8TrainingOpConfig, Float8TrainingRecipe, _quantize_then_scaled_grouped_mm, _to_fp8_rowwise_then_scaled_grouped_mm
+    Float8TrainingOpConfig, Float8TrainingRecipe, _quantize_then_scaled_grouped_mm, _to_fp8_rowwise_then_scaled_grouped_mm,
+    register_with_torchao,
 )
 from ingot.torch import LinearError
 from test_grouped_experts import Block, Geglu, GroupedExperts, sqnr
@@ -88,6 +90,31 @@ def test_nothing_is_changed_by_what_is_refused():
         with pytest.raises(LinearError, match=f"^quantize_ model.layers.0.mlp.experts:? {message}"):
             ingot.nn.quantize_(model, Float8TrainingOpConfig())
         assert ([type(each) for each in model.modules()], model.config._experts_implementation) == before
+
+
+def test_torchaos_quantize_of_transformers_experts():
+    """It shows one module after the other: the experts of one layer would switch those of all."""
+    pytest.importorskip("transformers.integrations.moe")
+    quantize_ = pytest.importorskip("torchao.quantization").quantize_
+    from test_experts import model_of
+
+    register_with_torchao()
+    model, config = model_of("Qwen3Moe"), Float8TrainingOpConfig()
+    before = model.config._experts_implementation
+    with pytest.raises(LinearError, match=r"^quantize_ Qwen3MoeExperts: runs by its config's implementation, .*: call ingot.nn.quantize_\(model, con"):
+        quantize_(model, config, filter_fn=lambda module, name: name == "model.layers.0.mlp.experts")
+    with pytest.raises(LinearError, match="^quantize_ mlp.experts: runs by its config's implementation"):
+        ingot.nn.quantize_(model.model.layers[0], config)
+    assert model.config._experts_implementation == before and conversion_report(model).experts == ()
+    quantize_(model, config, filter_fn=lambda module, name: name == "model.layers.1.self_attn")
+    assert [each.name for each in conversion_report(model).converted] == [f"model.layers.1.self_attn.{each}_proj" for each in "qkvo"]
+    quantize_(model, config, filter_fn=lambda module, name: name == "")
+    report = conversion_report(model)
+    assert report.experts == ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts") and report.left_alone == ()
+    assert model.model.layers[1].mlp.experts.ingot_options.name == report.experts[1]
+    model.set_experts_implementation("grouped_mm")
+    report = conversion_report(model)
+    assert report.experts == () and sum("experts" in each.name for each in report.others) == 4
 
 
 def test_signatures_are_torchaos():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 
@@ -136,11 +136,25 @@ def _stacks_of_transformers(model: torch.nn.Module, taken: Callable[[str], bool]
             f"quantize_ filter_fn: takes {next(name for name in stacks if name in chosen)} and leaves {left} out, but the experts of a "
             "transformers model run by one implementation, of its config: take all of them or none"
         )
+    _refuse_part_of_model(model, stacks)
 
     from ..integrations.experts import stacks_to_convert
 
     stacks_to_convert(model, "quantize_")
     return True
+
+
+def _refuse_part_of_model(model: torch.nn.Module, stacks: Dict[str, torch.nn.Module]) -> None:
+    """Other layers' experts would switch too, and filter_fn would not have been asked of them."""
+    owners = [each for each in model.modules() if hasattr(each, "set_experts_implementation")]
+    whole = {stack for owner in owners for stack in owner.modules() if is_stack(stack) and stack.config is owner.config}
+    for name, stack in stacks.items():
+        if stack not in whole:
+            raise LinearError(
+                f"quantize_ {name or type(stack).__name__}: runs by its config's implementation, as all experts of its model do, and this is "
+                "a part of the model, as torchao's quantize_() gives one module after the other: call ingot.nn.quantize_(model, config, "
+                "filter_fn) with the whole model, or convert_experts_() of ingot.integrations.experts"
+            )
 
 
 def _converted(model: torch.nn.Module, config: Float8TrainingOpConfig, filter_fn: _Filter) -> torch.nn.Module:
