@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 import torch
 
@@ -122,6 +122,17 @@ def _quantize_then_scaled_grouped_mm(
     return _to_fp8_rowwise_then_scaled_grouped_mm(A, B_t, offs, config.out_dtype, config.float8_dtype)
 
 
+def _taken_by(chosen: Set[str]) -> Callable[[str], bool]:
+    """Is a module of this name one of those that were chosen, or within one? Asks for no more than a name has parts."""
+
+    def taken(name: str) -> bool:
+        while name and name not in chosen:
+            name = name.rpartition(".")[0]
+        return name in chosen
+
+    return taken
+
+
 def _stacks_of_transformers(model: torch.nn.Module, taken: Callable[[str], bool]) -> bool:
     """Are its stacked experts to be converted? All of them or none, since they run by one implementation of the model's config."""
     if "transformers" not in sys.modules:
@@ -160,7 +171,7 @@ def _refuse_part_of_model(model: torch.nn.Module, stacks: Dict[str, torch.nn.Mod
 def _converted(model: torch.nn.Module, config: Float8TrainingOpConfig, filter_fn: _Filter) -> torch.nn.Module:
     """Everything is checked before the model is changed. Returns it, or of a linear layer what replaces it."""
     chosen = {name for name, module in model.named_modules() if filter_fn is None or filter_fn(module, name)}
-    taken = lambda name: any(each == "" or name == each or name.startswith(f"{each}.") for each in chosen)
+    taken = (lambda name: True) if "" in chosen else _taken_by(chosen)
     has_stacks = _stacks_of_transformers(model, taken)
     has_grouped = False
     for name, module in model.named_modules():
