@@ -75,6 +75,13 @@ def test_quantize_of_transformers_experts():
     assert report.experts == ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts") and report.converted == ()
 
 
+def test_parameters_that_are_no_experts():
+    """A position embedding has three dimensions, of which the first is 1."""
+    block = Block(GroupedExperts())
+    block.position = nn.Parameter(torch.zeros(1, 10, 16))
+    assert ingot.nn.quantize_(block, Float8TrainingOpConfig(), filter_fn=lambda *_: True).experts == ("experts",)
+
+
 def test_many_modules():
     """20,000 take less than a second; comparing each with all would take a minute."""
     model = nn.ModuleDict({"left": nn.Linear(16, 16), "taken": nn.Sequential(*map(nn.Identity, range(20000)), nn.Linear(16, 16))})
