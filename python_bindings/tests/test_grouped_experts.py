@@ -209,3 +209,7 @@ def test_messages():
         assert isinstance(caught.value, ingot.Error) and [type(each) for each in module.modules()] == before
     with pytest.raises(LinearError, match="^convert_grouped_experts_ recipe: 'blockwise' is not one of tensorwise, rowwise"):
         convert_grouped_experts_(Block(GroupedExperts()), "blockwise")
+    with pytest.raises(LinearError, match="^convert_grouped_experts_ model: is a NoneType, expected a torch.nn.Module"):
+        convert_grouped_experts_(None)
+    with pytest.raises(LinearError, match=r"^convert_grouped_experts_ filter_fn: is a str, expected a function \(module, name\) that says"):
+        convert_grouped_experts_(Block(GroupedExperts()), filter_fn="x")

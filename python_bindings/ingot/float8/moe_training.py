@@ -16,12 +16,13 @@ from typing import Any, Callable, Dict, Optional, Set
 import torch
 
 from ..integrations.grouped_experts import check_grouped_experts, convert_grouped_experts_, is_grouped_experts
+from ..torch._checks import check_dense, refuse
 from ..torch._errors import LinearError
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._model_weights import is_stack
 from ..torch._operators import HIGH_PRECISION
-from ._conversion import ConversionReport, conversion_report
+from ._conversion import ConversionReport, check_filter, check_module, conversion_report
 from .config import Float8LinearConfig
 from .float8_linear_utils import convert_to_float8_training
 
@@ -71,6 +72,8 @@ class Float8TrainingOpConfig(TrainingOpBaseConfig):
 
     def convert_(self, model: torch.nn.Module, filter_fn: _Filter = None) -> ConversionReport:
         """What quantize_() calls. A model that is itself a linear layer cannot be replaced in place."""
+        check_module("quantize_ model", model)
+        check_filter("quantize_ filter_fn", filter_fn)
         if isinstance(model, torch.nn.Linear):
             raise LinearError("quantize_ model: is itself a linear layer, which cannot be replaced in place: give the module around it")
         return conversion_report(_converted(model, self, filter_fn))
@@ -81,6 +84,26 @@ def _check_dtypes(subject: str, out_dtype: object, float8_dtype: object) -> None
         raise LinearError(f"{subject} float8_dtype: is {float8_dtype}, expected torch.float8_e4m3fn, which experts train in")
     if out_dtype is not None and out_dtype not in HIGH_PRECISION:
         raise LinearError(f"{subject} out_dtype: is {out_dtype}, expected bfloat16, float32, float16 or None for the input's")
+
+
+def _check_operands(subject: str, A: torch.Tensor, B_t: torch.Tensor, offs: torch.Tensor) -> None:
+    """By this function's names of them, and not those of grouped_linear()."""
+    if offs is None:
+        refuse(subject, "offs: is missing, expected int32 (experts,), the row at which each expert's rows end")
+    for name, operand in (("A", A), ("B_t", B_t), ("offs", offs)):
+        check_dense(subject, name, operand)
+        if operand.device != A.device:
+            refuse(subject, f"{name}: is on {operand.device} and A on {A.device}: move one with .to()")
+        if name != "offs" and operand.dtype not in HIGH_PRECISION:
+            refuse(subject, f"{name}: is {operand.dtype}, expected bfloat16, float32 or float16, which is cast to FP8 here")
+    if B_t.dim() != 3 or A.dim() != 2 or A.shape[1] != B_t.shape[1]:
+        refuse(subject, f"A and B_t: have the shapes {tuple(A.shape)} and {tuple(B_t.shape)}, expected (M, K) and (experts, K, N)")
+    if offs.dtype != torch.int32 or tuple(offs.shape) != (B_t.shape[0],):
+        refuse(
+            subject,
+            f"offs: is {offs.dtype} of the shape {tuple(offs.shape)}, expected int32 ({B_t.shape[0]},), the row at which each expert's "
+            "rows end: convert it with .to(torch.int32)",
+        )
 
 
 def _to_fp8_rowwise_then_scaled_grouped_mm(
@@ -96,12 +119,7 @@ def _to_fp8_rowwise_then_scaled_grouped_mm(
     copied to one. Scales are no powers of two, as torchao's are."""
     subject = "_to_fp8_rowwise_then_scaled_grouped_mm"
     _check_dtypes(subject, out_dtype, float8_dtype)
-    if offs is None:
-        raise LinearError(f"{subject} offs: is missing, expected int32 (experts,), the row at which each expert's rows end")
-    if B_t.dim() != 3 or A.dim() != 2 or A.shape[1] != B_t.shape[1]:
-        raise LinearError(
-            f"{subject} A and B_t: have the shapes {tuple(A.shape)} and {tuple(B_t.shape)}, expected (M, K) and (experts, K, N)"
-        )
+    _check_operands(subject, A, B_t, offs)
     output = grouped_linear(A, B_t.transpose(1, 2), ends=offs, options=_OPTIONS)
     return output if out_dtype is None else output.to(out_dtype)
 

@@ -168,6 +168,12 @@ def convert_grouped_experts_(
     forward is run with small experts, to see that it computes what FP8 experts do; trusted=True runs nothing, and takes your word,
     where a module runs with its own sizes alone. Raises LinearError for a model without such modules, and for those that have other
     parameters, compute something else or do not run, before it changes anything."""
+    if not isinstance(model, torch.nn.Module):
+        raise LinearError(f"{_CALLER} model: is a {type(model).__name__}, expected a torch.nn.Module")
+    if filter_fn is not None and not callable(filter_fn):
+        raise LinearError(
+            f"{_CALLER} filter_fn: is a {type(filter_fn).__name__}, expected a function (module, name) that says whether to convert it"
+        )
     check_recipe_of_experts(_CALLER, recipe)
     named = {name: module for name, module in model.named_modules() if is_grouped_experts(module)}
     found = {name: module for name, module in named.items() if filter_fn is None or filter_fn(module, name)}

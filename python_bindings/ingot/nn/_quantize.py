@@ -170,6 +170,7 @@ def quantize_(
     config that the layers refuse.
     """
     if hasattr(config, "convert_") and not isinstance(config, type):  # of training: ingot.float8.moe_training has it
+        check_model("quantize_", model)
         return config.convert_(model if device is None else model.to(device), filter_fn)
     if isinstance(config, type) or not hasattr(config, "make"):
         found = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"

@@ -130,8 +130,11 @@ def scaled_grouped_mm(
         _check_swizzle(f"swizzle_{side}", swizzle)
     if bias is not None:
         _refuse("bias: is given, but there is none within this product: add it to the result")
-    if tuple(contraction_dim) not in ((), (-1, -2)):
-        _refuse(f"contraction_dim: is {tuple(contraction_dim)}, expected (), which is mat_a's last and mat_b's last but one")
+    dims = tuple(contraction_dim) if isinstance(contraction_dim, (tuple, list)) else contraction_dim
+    if dims not in ((), (-1, -2)):
+        _refuse(f"contraction_dim: is {dims}, expected (), which is mat_a's last and mat_b's last but one")
+    if not isinstance(use_fast_accum, int):
+        _refuse(f"use_fast_accum: is {use_fast_accum!r}, expected True or False")
     _check_operands(mat_a, mat_b, offs)
     output_dtype = torch.bfloat16 if output_dtype is None else output_dtype
     if output_dtype not in OUTPUTS:
