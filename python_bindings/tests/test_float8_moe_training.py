@@ -15,7 +15,9 @@ from ingot.float8.moe_training import (
     Float8TrainingOpConfig, Float8TrainingRecipe, _quantize_then_scaled_grouped_mm, _to_fp8_rowwise_then_scaled_grouped_mm,
     register_with_torchao,
 )
+from ingot.integrations.grouped_experts import convert_grouped_experts_
 from ingot.torch import LinearError
+from ingot.torch._prepare import recording_of_call
 from test_grouped_experts import Block, Geglu, GroupedExperts, sqnr
 from torch import nn
 
@@ -49,6 +51,28 @@ def test_grouped_mm():
         assert found[1].dtype == torch.float32 and y.dtype in (torch.bfloat16, torch.float32)
 
 
+def test_sums_are_fast():
+    """As torchao's are, in the GEMMs of both gradients too, which a module of a converted model asks for as well."""
+    offs, x = torch.tensor([3, 8], dtype=torch.int32), torch.zeros(8, 64, requires_grad=True)
+    weight, grad = torch.zeros(2, 48, 64, requires_grad=True), torch.zeros(8, 48)
+    block = Block(GroupedExperts())
+    ingot.nn.quantize_(block, Float8TrainingOpConfig())
+    asked = {}
+    for name, call in (
+        ("function", lambda: _to_fp8_rowwise_then_scaled_grouped_mm(x, weight.transpose(1, 2), offs, torch.float32)),
+        ("module", lambda: block.experts(x, torch.tensor([3, 0, 3, 1, 1]))),
+    ):
+        products = lambda: torch.autograd.grad(output := call(), (x, *block.parameters(), weight), torch.empty_like(output), allow_unused=True)
+        lines = recording_of_call(products, "h200").splitlines()
+        asked[name] = [line for line in lines if line.startswith("grouped_gemm")]
+        assert any("along=k" in line for line in asked[name]) and all(" fast " in line for line in asked[name]), lines
+        assert all("pow2" in line for line in lines if line.startswith("cast"))
+    exact = Block(GroupedExperts())
+    convert_grouped_experts_(exact)
+    call = lambda: torch.autograd.grad(output := exact.experts(x, torch.tensor([3, 0, 3, 1, 1])), (x, *exact.parameters()), torch.empty_like(output))
+    assert any("along=k" in line and " fast " not in line for line in recording_of_call(call, "h200").splitlines())
+
+
 def test_quantize():
     """Experts and linear layers of what the filter takes, with all that is in it."""
     model = nn.ModuleDict({"one": Block(GroupedExperts()), "two": Block(GroupedExperts()), "head": nn.Linear(64, 32)})
@@ -73,6 +97,7 @@ def test_quantize_of_transformers_experts():
         ingot.nn.quantize_(model, Float8TrainingOpConfig(), filter_fn=lambda module, name: name == "model.layers.1.mlp.experts")
     report = ingot.nn.quantize_(model, Float8TrainingOpConfig(), filter_fn=lambda module, name: name.endswith("mlp.experts"))
     assert report.experts == ("model.layers.0.mlp.experts", "model.layers.1.mlp.experts") and report.converted == ()
+    assert all(model.get_submodule(name).ingot_options.fast_gradients for name in report.experts)
 
 
 def test_parameters_that_are_no_experts():

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 import ingot
 from conftest import devices_of_grouped_gemm
 from ingot.torch import LinearError, scaled_grouped_mm
+from ingot.torch._prepare import recording_of_call
 from torch.utils.flop_counter import FlopCounterMode
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -85,6 +86,18 @@ def test_pytorchs_arguments_compiled_and_counted():
         assert counter.get_total_flops() == 2 * M * N * K
         again = compiled(*arguments)
         assert again.shape == found.shape and torch.equal(again[:90], found[:90])
+
+
+def test_sums_in_the_tensor_core():
+    """What the call asks of a GPU: fast sums if, and only if, it says so."""
+    (a, scale_a), (b, scale_b) = drawn(M, K), drawn(EXPERTS, N, K)
+    offs = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    for mat_b, scales in ((b.transpose(1, 2), (scale_a, scale_b)), (b[0].t(), (torch.ones(EXPERTS * M), torch.ones(EXPERTS * N)))):
+        for fast in (None, False, True):
+            others = {} if fast is None else {"use_fast_accum": fast}
+            call = lambda: scaled_grouped_mm(a, mat_b, scales[0], "RowWise", scales[1], "RowWise", offs=offs, **others)
+            (asked,) = recording_of_call(call, "h200").splitlines()[1:]
+            assert asked.startswith("grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row") and (" fast " in asked) is bool(fast)
 
 
 def test_messages():
