@@ -393,6 +393,11 @@ def test_reports_of_an_implementation_that_was_set_by_name():
     assert float8_experts(model) == ()
 
 
+def test_a_stack_that_is_given_alone_has_its_class_name():
+    stack = model_of("Qwen3Moe").model.layers[0].mlp.experts
+    assert experts.convert_experts_(stack) == [""] and stack.ingot_options.name == "Qwen3MoeExperts"
+
+
 def test_prepare_compiles_for_hopper(tmp_path, monkeypatch):
     model = model_of("Qwen3Moe").bfloat16()
     names = experts.convert_experts_(model)
