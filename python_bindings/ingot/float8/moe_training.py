@@ -116,7 +116,7 @@ def _to_fp8_rowwise_then_scaled_grouped_mm(
 ) -> torch.Tensor:
     """The rows of each expert, A (M, K), which end at offs, int32 (experts,), times its matrix of B_t (experts, K, N), in FP8 with a
     scale for each row, with both gradients: ingot.torch.grouped_linear(). B_t is the transpose of a weight (experts, N, K), or is
-    copied to one. Scales are no powers of two, as torchao's are."""
+    copied to one. Scales are powers of two, as torchao's are."""
     subject = "_to_fp8_rowwise_then_scaled_grouped_mm"
     _check_dtypes(subject, out_dtype, float8_dtype)
     _check_operands(subject, A, B_t, offs)
