@@ -18,7 +18,7 @@ from ingot.float8.moe_training import (
 from ingot.integrations.grouped_experts import convert_grouped_experts_
 from ingot.torch import LinearError
 from ingot.torch._prepare import recording_of_call
-from test_grouped_experts import Block, Geglu, GroupedExperts, sqnr
+from test_grouped_experts import Block, Geglu, GroupedExperts, OfOneSize, sqnr
 from torch import nn
 
 ENDS, EXPERTS, N, K = [7, 7, 40, 41, 64], 5, 48, 80
@@ -105,6 +105,15 @@ def test_parameters_that_are_no_experts():
     block = Block(GroupedExperts())
     block.position = nn.Parameter(torch.zeros(1, 10, 16))
     assert ingot.nn.quantize_(block, Float8TrainingOpConfig(), filter_fn=lambda *_: True).experts == ("experts",)
+
+
+def test_experts_that_were_converted_before():
+    """What does not run with small experts is taken by its own call first, as the message says."""
+    block = Block(OfOneSize())
+    with pytest.raises(LinearError, match=r"^quantize_ experts: its forward does not run .*call convert_grouped_experts_\(model, trusted=True\)$"):
+        ingot.nn.quantize_(block, Float8TrainingOpConfig())
+    convert_grouped_experts_(block, trusted=True)
+    assert ingot.nn.quantize_(block, Float8TrainingOpConfig()).experts == ("experts",) and block.experts.ingot_options.fast_gradients
 
 
 def test_many_modules():

@@ -163,6 +163,13 @@ def test_training_pickles_and_second_calls():
 def test_modules_that_run_with_their_own_sizes_and_in_16_bits():
     assert convert_grouped_experts_(Block(OfOneSize()), trusted=True) == ["experts"]
     assert convert_grouped_experts_(Block(In16Bits())) == ["experts"]
+    try:
+        torch.set_default_dtype(torch.bfloat16)  # as trainers do while they make a model
+        assert convert_grouped_experts_(Block(In16Bits())) == ["experts"]
+        with pytest.raises(LinearError, match="does not compute"):
+            convert_grouped_experts_(Block(Clamped()))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_messages_of_the_forward():

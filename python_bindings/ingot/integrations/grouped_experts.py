@@ -119,11 +119,12 @@ def _check_computation(module: torch.nn.Module, subject: str) -> None:
     generator, device = torch.Generator().manual_seed(0), module.w1.device
     if module.w1.is_meta:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    drawn = lambda *sizes: torch.randn(sizes, generator=generator, device="cpu").to(device)
+    drawn = lambda *sizes: torch.randn(sizes, generator=generator, dtype=torch.float32, device="cpu").to(device)
     experts = module.w1.shape[0]
     weights = {name: drawn(experts, _SMALL, _SMALL) / _SMALL**0.5 for name in _WEIGHTS}
-    counts = torch.full((experts,), 2 * len(_MAGNITUDES), device=device)
-    magnitudes = torch.tensor(_MAGNITUDES, device=device).repeat(2 * experts)
+    times_each = max(2, 32 // experts)  # rows enough for a steady norm
+    counts = torch.full((experts,), times_each * len(_MAGNITUDES), device=device)
+    magnitudes = torch.tensor(_MAGNITUDES, dtype=torch.float32, device=device).repeat(times_each * experts)
     x = drawn(len(magnitudes), _SMALL) * magnitudes[:, None]
     try:
         found = type(module).forward(_probe_of(module, weights), x, counts).float()
