@@ -9,6 +9,7 @@ import ingot
 from conftest import devices_of_grouped_gemm
 from ingot.torch import LinearError, scaled_grouped_mm
 from ingot.torch._prepare import recording_of_call
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -134,3 +135,6 @@ def test_messages():
         assert isinstance(caught.value, ingot.Error)
     with pytest.raises(LinearError, match="^scaled_grouped_mm cannot run under torch.func transforms"):
         torch.func.grad(lambda scale: scaled_grouped_mm(**{**known, "scale_a": scale}).sum())(scale_a)
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        with forward_ad.dual_level(), pytest.raises(LinearError, match="^scaled_grouped_mm cannot run .* in forward mode"):
+            scaled_grouped_mm(**{**known, name: [forward_ad.make_dual(scale, scale)]})

@@ -123,7 +123,8 @@ def scaled_grouped_mm(
     throughout. Runs on the CPU and on Hopper's GPUs, there with K (and with a mat_b (K, N) all of K) a multiple of 16. There is no
     backward: grouped_linear() with values in high precision trains. Raises LinearError for what it does not take."""
     check_dense(_NAME, "mat_a", mat_a)
-    if is_transformed(mat_a, mat_b):
+    of_rows = [each for given in (scale_a, scale_b) for each in (given if isinstance(given, (list, tuple)) else (given,))]
+    if is_transformed(mat_a, mat_b, *(each for each in of_rows if isinstance(each, torch.Tensor))):
         refuse_transforms(_NAME)
     for side, recipe, swizzle in (("a", scale_recipe_a, swizzle_a), ("b", scale_recipe_b, swizzle_b)):
         _check_recipe(f"scale_recipe_{side}", recipe)
