@@ -8,6 +8,7 @@ job (torch_ranks.py).
     torchrun --nproc_per_node 4 bench/compare_fsdp.py --contender 'bf16*' --contender 'ingot rowwise*' --rounds 5
     torchrun --nproc_per_node 4 bench/compare_fsdp.py --contender 'ingot tensorwise, eager*' --profile folder
     torchrun --nproc_per_node 1 bench/compare_fsdp.py --sets one --layers 3 --batch 2
+    torchrun --nproc_per_node 8 bench/compare_fsdp.py --tensor 2           # pairs of GPUs divide each layer, FSDP2 over four pairs
     python3 bench/compare_fsdp.py --list                                   # the contenders; no GPU
     torchrun --nproc_per_node 2 bench/compare_fsdp.py --device cpu --try   # a tiny model over gloo, to try the program
 
@@ -99,13 +100,13 @@ def kinds() -> dict[Kind, tuple[str, ...]]:
 def llama(options: argparse.Namespace) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    heads = max(1, options.hidden // 128)
+    heads = max(options.tensor, options.hidden // 128)
     config = LlamaConfig(
         hidden_size=options.hidden,
         intermediate_size=options.intermediate,
         num_hidden_layers=options.layers,
         num_attention_heads=heads,
-        num_key_value_heads=max(1, heads // 4),
+        num_key_value_heads=max(options.tensor, heads // 4),
         vocab_size=options.vocabulary,
         max_position_embeddings=max(options.tokens, 8192),
         rope_theta=500000.0,
@@ -152,30 +153,55 @@ def after_step(model: Any, kind: Kind) -> Optional[Any]:
     return lambda: package.precompute_float8_dynamic_scale_for_fsdp(model)
 
 
-def parallel(torch: Any, model: Any, kind: Kind, options: argparse.Namespace) -> Any:
+def divide_layers(layers: Any, kind: Kind, mesh: Any) -> None:
+    """Tensor parallelism of attention and MLP: each rank of the mesh has heads and a part of the intermediate size, and all
+    tokens. The styles of the contender's package."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    column, row = ColwiseParallel, RowwiseParallel
+    if kind.package in ("ingot", "torchao"):
+        styles = importlib.import_module(f"{kind.package}.float8.float8_tensor_parallel")
+        column, row = styles.Float8ColwiseParallel, styles.Float8RowwiseParallel
+    elif kind.package == "ingot.nn":
+        raise ValueError("convert() fuses modules before tensor parallelism divides them: --tensor takes the layers of ingot.float8")
+    plan = {f"self_attn.{name}_proj": column() for name in "qkv"} | {f"mlp.{name}_proj": column() for name in ("gate", "up")}
+    plan |= {"self_attn.o_proj": row(), "mlp.down_proj": row()}
+    for layer in layers:
+        parallelize_module(layer, mesh, plan)
+
+
+def parallel(torch: Any, model: Any, kind: Kind, options: argparse.Namespace, device: str) -> Any:
     """Each layer compiled and sharded, as trainers do; a DDP's parameters stay whole, and autocast gives bf16. On one GPU
     nothing is sharded."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, options.reduce_dtype))
-    layers, alone = model.model.layers, torch.distributed.get_world_size() == 1
+    world = torch.distributed.get_world_size()
+    layers, alone, mesh = model.model.layers, world == 1, None
+    if options.tensor > 1:
+        if kind.ddp:
+            raise ValueError("DDP's parameters are whole: --tensor takes FSDP2")
+        both = init_device_mesh(device, (world // options.tensor, options.tensor), mesh_dim_names=("dp", "tp"))
+        divide_layers(layers, kind, both["tp"])
+        mesh = both["dp"]
     for at in range(len(layers)):
         if kind.checkpointed:
             layers[at] = checkpoint_wrapper(layers[at])
         if kind.compiled:
             layers[at] = torch.compile(layers[at], dynamic=False, fullgraph=True, backend=options.compiler)
         if not kind.ddp and not alone:
-            fully_shard(layers[at], mp_policy=policy)
+            fully_shard(layers[at], mp_policy=policy, mesh=mesh)
     if kind.ddp:
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return model if alone else fully_shard(model, mp_policy=policy)
+    return model if alone else fully_shard(model, mp_policy=policy, mesh=mesh)
 
 
 def batches(ranks: Ranks, options: argparse.Namespace) -> list[Any]:
-    """Four, of this rank's own random tokens."""
+    """Four, of this rank's own random tokens, which those that divide its layers with it have too."""
     torch = ranks.torch
-    generator = torch.Generator().manual_seed(1 + ranks.rank)
+    generator = torch.Generator().manual_seed(1 + ranks.rank // options.tensor)
     shape = (4, options.batch, options.tokens)
     return list(torch.randint(options.vocabulary, shape, generator=generator).to(ranks.device))
 
@@ -189,9 +215,11 @@ def make(ranks: Ranks, kind: Kind, options: argparse.Namespace) -> Running:
     if ranks.world == 1:
         model.to(torch.bfloat16)
     convert(model, kind)
-    net = parallel(torch, model, kind, options)
+    net = parallel(torch, model, kind, options, ranks.device.type)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
     precompute = after_step(model, kind)
+    if precompute and options.tensor > 1:
+        precompute()  # until it has run a scale is that of a rank's part
     data, count = batches(ranks, options), 0
     sync_amax_history = importlib.import_module("ingot.nn").sync_amax_history if kind.recipe == "delayed" else None
 
@@ -216,7 +244,7 @@ def make(ranks: Ranks, kind: Kind, options: argparse.Namespace) -> Running:
 # ---- what was found --------------------------------------------------------------------------------------------------
 
 
-def cases(turns: dict[str, list[dict[str, Any]]], tokens: int) -> list[dict[str, Any]]:
+def cases(turns: dict[str, list[dict[str, Any]]], tokens: float) -> list[dict[str, Any]]:
     found = []
     speeds = {}
     for name, of in turns.items():
@@ -284,7 +312,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--intermediate", type=int, default=14336)
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--tokens", type=int, default=4096, help="of a sequence (default: 4096)")
-    parser.add_argument("--batch", type=int, default=1, help="sequences of a GPU (default: 1)")
+    parser.add_argument("--batch", type=int, default=1, help="sequences of a GPU, or of those that --tensor joins (default: 1)")
+    parser.add_argument("--tensor", type=int, default=1, metavar="N", help="GPUs that divide each layer (default: 1)")
     parser.add_argument(
         "--reduce-dtype",
         default="float32",
@@ -296,7 +325,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
     options = parser.parse_args()
     if getattr(options, "try"):
-        options.layers, options.hidden, options.intermediate, options.vocabulary = 2, 256, 512, 512
+        options.layers, options.hidden, options.intermediate, options.vocabulary = 2, 512, 512, 512
         options.tokens, options.rounds, options.warm_up, options.steps = 64, min(options.rounds, 2), 1, 2
         options.compiler = "aot_eager"
     return options
@@ -358,15 +387,18 @@ def main() -> int:
         contenders = torch_ranks.chosen(every, options)
         if options.profile:
             return torch_profile.run(ranks, contenders, options, pathlib.Path(options.profile))
-        sizes = ("layers", "hidden", "intermediate", "vocabulary", "tokens", "batch", "reduce_dtype")
+        if options.tensor < 1 or ranks.world % options.tensor:
+            raise SystemExit(f"--tensor {options.tensor} does not divide the {ranks.world} ranks")
+        sizes = ("layers", "hidden", "intermediate", "vocabulary", "tokens", "batch", "tensor", "reduce_dtype")
         model: dict[str, Any] = {name: getattr(options, name) for name in sizes}
         model["text"] = (
-            f"Llama of {options.layers} layers of {options.hidden}, {options.batch} x {options.tokens} tokens a GPU"
+            f"Llama of {options.layers} layers of {options.hidden}, {options.batch} x {options.tokens} tokens "
+            + (f"for each {options.tensor} GPUs that divide a layer" if options.tensor > 1 else "a GPU")
         )
         found = {**torch_ranks.head(ranks, "FSDP2 of a Llama" if ranks.world > 1 else "a Llama on one GPU", options), "model": model}
 
         def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
-            found["cases"] = cases(turns, options.batch * options.tokens)
+            found["cases"] = cases(turns, options.batch * options.tokens / options.tensor)
             found["left_out"], found["verdicts"] = left_out, verdicts(turns)
             torch_ranks.write_json(ranks, options.json, found)
 

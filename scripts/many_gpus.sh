@@ -7,15 +7,16 @@
 #   tests            the Python checks of several ranks over NCCL, and what torchao publishes for several GPUs
 #   first_run        the programs of docs/distributed.md, as the page has them
 #   fsdp             bench/compare_fsdp.py
+#   fsdp_tensor      the same model where 2, 4 ... GPUs divide each layer and FSDP2 shards over the others; from 4 GPUs on
 #   tensor_parallel  bench/compare_tensor_parallel.py
 #   experts          bench/compare_expert_ranks.py
 #   profile          traces and snapshots of memory of compare_fsdp.py
 #
 # gpus: how many to use; by default all. Steps: by default all, in this order. --device cpu tries each step over gloo and
 # threads, with tiny models, on 2 processes by default. --list prints the commands and runs none.
-# The output folder gets many_gpus.json, fsdp.json, tensor_parallel.json, experts.json, logs/, profile/ and what train_lm
-# writes. A program that is not built, or a package that is missing, is "skipped" with the reason. Without a CUDA device the
-# script ends with 77.
+# The output folder gets many_gpus.json, fsdp.json, fsdp_tensor_<n>.json, tensor_parallel.json, experts.json, logs/, profile/
+# and what train_lm writes. A program that is not built, or a package that is missing, is "skipped" with the reason. Without a
+# CUDA device the script ends with 77.
 #
 # Environment:
 #   INGOT_BUILD=<folder>         programs and tests (default: build/ci); a release build for speeds
@@ -25,7 +26,7 @@
 #   MANY_GPUS_LIMIT=<n>          how long each program may run; benchmarks 300 s longer than their rounds (default: 1200)
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
-usage() { echo 'usage: many_gpus.sh [--device cpu] [--list] <output folder> [gpus] [cpp|tests|first_run|fsdp|tensor_parallel|experts|profile ...]' >&2; exit 2; }
+usage() { echo 'usage: many_gpus.sh [--device cpu] [--list] <output folder> [gpus] [cpp|tests|first_run|fsdp|fsdp_tensor|tensor_parallel|experts|profile ...]' >&2; exit 2; }
 device=cuda list=no
 while [ $# -gt 0 ]; do
   case $1 in
@@ -42,7 +43,7 @@ out=$1
 shift
 gpus=
 case ${1-} in [0-9]*) gpus=$1; shift ;; esac
-all_steps='cpp tests first_run fsdp tensor_parallel experts profile'
+all_steps='cpp tests first_run fsdp fsdp_tensor tensor_parallel experts profile'
 [ $# -gt 0 ] || set -- $all_steps
 for step in "$@"; do
   case " $all_steps " in *" $step "*) ;; *) echo "many_gpus.sh: unknown step $step; expected some of: $all_steps" >&2; exit 2 ;; esac
@@ -198,6 +199,17 @@ print_table() { [ $list = yes ] || awk '/^[WE][0-9]+ |^Traceback/ { inside = 0 }
 fsdp() {
   run fsdp $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_fsdp.py" "${cpu_bench[@]}" --seconds "$seconds" --json "$out/fsdp.json"
   print_table fsdp
+}
+
+fsdp_tensor() {
+  local tensor who=()
+  [ $device = cuda ] || who=(--contender 'bf16, compiled' --contender 'ingot *wise, compiled*gather')
+  for tensor in $(seq 2 $((gpus / 2))); do
+    [ $((gpus % tensor)) -eq 0 ] || continue
+    run "fsdp_tensor_$tensor" $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_fsdp.py" "${cpu_bench[@]}" "${who[@]}" \
+      --tensor "$tensor" --seconds "$seconds" --json "$out/fsdp_tensor_$tensor.json"
+    print_table "fsdp_tensor_$tensor"
+  done
 }
 
 tensor_parallel() {

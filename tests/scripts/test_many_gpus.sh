@@ -58,6 +58,7 @@ expect_call "rank_deaths.py --device cuda --ranks 4 --kills 4"
 expect_call "--nproc_per_node 4 $work/out/first_run.py"
 expect_call "--nproc_per_node 4 $work/out/first_run_tensor_parallel.py"
 expect_call "compare_fsdp.py --seconds 77 --json $work/out/fsdp.json"
+expect_call "compare_fsdp.py --tensor 2 --seconds 77 --json $work/out/fsdp_tensor_2.json"
 expect_call "compare_tensor_parallel.py --seconds 77 --json $work/out/tensor_parallel.json"
 expect_call "compare_expert_ranks.py --seconds 77 --json $work/out/experts.json"
 expect_call "compare_fsdp.py --profile $work/out/profile"
@@ -156,7 +157,7 @@ expect "--device is 'tpu', expected cuda or cpu"
 run 2 --device cpu "$work/out" 1
 expect 'gpus is 1, expected a number from 2 on'
 run 2 --device cpu "$work/out" 2 frobnicate
-expect 'unknown step frobnicate; expected some of: cpp tests first_run fsdp tensor_parallel experts profile'
+expect 'unknown step frobnicate; expected some of: cpp tests first_run fsdp fsdp_tensor tensor_parallel experts profile'
 MANY_GPUS_SECONDS=1h run 2 --device cpu "$work/out"
 expect "MANY_GPUS_SECONDS is '1h', expected a number of seconds"
 run 2
