@@ -138,3 +138,17 @@ def test_messages():
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         with forward_ad.dual_level(), pytest.raises(LinearError, match="^scaled_grouped_mm cannot run .* in forward mode"):
             scaled_grouped_mm(**{**known, name: [forward_ad.make_dual(scale, scale)]})
+
+
+def test_the_operators_own_messages_name_its_arguments():
+    a, b = torch.zeros(16, 16).to(torch.float8_e4m3fn), torch.zeros(2, 16, 16).to(torch.float8_e4m3fn)
+    ones, ends = torch.ones(16), torch.tensor([8, 16], dtype=torch.int32)
+    call = lambda a=a, b=b, scale=torch.ones(2, 16), ends=ends: torch.ops.ingot.grouped_gemm.default(a, ones, b, scale, ends, 1, 0)
+    assert call().shape == (16, 16)
+    for given, message in (
+        ({"b": b.float()}, "grouped_gemm b: is not FP8: cast it first"),
+        ({"scale": torch.ones(3, 16)}, r"grouped_gemm scale_inv_b: has the shape \(3, 16\), expected \(2,\): one for each expert"),
+        ({"ends": ends.long()}, "grouped_gemm ends: must be int32"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            call(**given)

@@ -58,20 +58,26 @@ Tensor floats_of(const TorchTensor& tensor, const char* what, Device device) {
   return vector(tensor.data(), Dtype::f32, tensor.elements(), device);
 }
 
+// What messages call an operand and its scale_inv.
+struct OperandNames {
+  const char* codes;
+  const char* scale_inv;
+};
+
 // weight: FP8 codes (experts, N, K).
 struct ExpertWeights {
-  ExpertWeights(const TorchTensor& tensor, const TorchTensor& of_scale_inv, Device device) {
-    constexpr const char* kWhat = "grouped_linear weight";
+  ExpertWeights(const TorchTensor& tensor, const TorchTensor& of_scale_inv, const OperandNames& of, Device device)
+      : names(of) {
     const std::optional<Dtype> dtype = tensor.float8_dtype();
-    if (!dtype) refuse_grouped(kWhat, "is not FP8: cast it first");
+    if (!dtype) refuse_grouped(names.codes, "is not FP8: cast it first");
     const Sizes sizes = tensor.sizes();
-    if (sizes.size() != 3) refuse_grouped(kWhat, "has the shape " + words(sizes) + ", expected (experts, N, K)");
-    check_dense(tensor, kWhat, device);
+    if (sizes.size() != 3) refuse_grouped(names.codes, "has the shape " + words(sizes) + ", expected (experts, N, K)");
+    check_dense(tensor, names.codes, device);
     experts = sizes[0];
     n = sizes[1];
     k = sizes[2];
     codes = matrix(tensor.data(), *dtype, experts * n, k, device);
-    scale_inv = floats_of(of_scale_inv, "grouped_linear weight_scale_inv", device);
+    scale_inv = floats_of(of_scale_inv, names.scale_inv, device);
     scale = scale_of(of_scale_inv.sizes());
   }
 
@@ -82,13 +88,14 @@ struct ExpertWeights {
     if (are(sizes, {experts, groups_of(n), groups_of(k)})) return kBlocks;
     if (are(sizes, {experts, n, groups_of(k)})) return kRowGroups;
     const auto of = [&](std::int64_t rows, std::int64_t columns) { return words(std::array{experts, rows, columns}); };
-    refuse_grouped("grouped_linear weight_scale_inv",
-                   "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) +
-                       ",): one for each expert; " + words(std::array{experts, n}) + ": for each row; " +
-                       of(groups_of(n), groups_of(k)) + ": for blocks of 128 x 128; or " + of(n, groups_of(k)) +
-                       ": for groups of 128 of a row");
+    refuse_grouped(names.scale_inv, "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) +
+                                        ",): one for each expert; " + words(std::array{experts, n}) +
+                                        ": for each row; " + of(groups_of(n), groups_of(k)) +
+                                        ": for blocks of 128 x 128; or " + of(n, groups_of(k)) +
+                                        ": for groups of 128 of a row");
   }
 
+  OperandNames names;
   std::int64_t experts = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -153,8 +160,8 @@ struct GroupedInput {
 };
 
 // room: the capacity of a masked input.
-ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, std::optional<std::int64_t> room, Device device) {
-  const char* const what = room ? "grouped_linear counts" : "grouped_linear ends";
+ExpertEnds ends_of(const TorchTensor& tensor, const char* what, std::int64_t experts, std::optional<std::int64_t> room,
+                   Device device) {
   check_dense(tensor, what, device);
   if (!tensor.is_int32()) refuse_grouped(what, "must be int32: convert it with .to()");
   if (tensor.elements() != experts) {
@@ -181,7 +188,8 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
     refuse_grouped("grouped_linear input",
                    "has the shape " + words(sizes) + ", expected (M, K) or (experts, capacity, K)");
   }
-  const ExpertWeights weight(all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), *device);
+  const ExpertWeights weight(all.tensor<"weight">(), all.tensor<"weight_scale_inv">(),
+                             {"grouped_linear weight", "grouped_linear weight_scale_inv"}, *device);
   if (sizes.back() != weight.k) {
     refuse_grouped("grouped_linear input",
                    "has the shape " + words(sizes) + ", but the weights' K is " + std::to_string(weight.k));
@@ -190,8 +198,8 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
     refuse_grouped("grouped_linear input", "has the shape " + words(sizes) + ", but there are weights of " +
                                                std::to_string(weight.experts) + " experts");
   }
-  const ExpertEnds ends =
-      ends_of(all.tensor<"ends">(), weight.experts, masked ? std::optional(sizes[1]) : std::nullopt, *device);
+  const ExpertEnds ends = ends_of(all.tensor<"ends">(), masked ? "grouped_linear counts" : "grouped_linear ends",
+                                  weight.experts, masked ? std::optional(sizes[1]) : std::nullopt, *device);
   const std::int64_t rows = masked ? sizes[0] * sizes[1] : sizes[0];
   const TorchRun run(*device, all, rows);
   const GroupedInput input(all, rows, weight, *device, run);
@@ -231,7 +239,8 @@ void grouped_gemm(TorchArgumentsOf<kGroupedGemm>& all) {
   const std::optional<Device> device = all.tensor<"a">().device();
   if (!device) refuse_grouped("grouped_gemm a", "is neither on the CPU nor on a CUDA device");
   const Tensor a = codes_of(all.tensor<"a">(), "grouped_gemm a", *device);
-  const ExpertEnds ends = ends_of(all.tensor<"ends">(), all.tensor<"ends">().elements(), std::nullopt, *device);
+  const ExpertEnds ends =
+      ends_of(all.tensor<"ends">(), "grouped_gemm ends", all.tensor<"ends">().elements(), std::nullopt, *device);
   const bool along_k = of_b.sizes().size() == 2;
   ScaleGranularity scale = kRowwise;
   GroupedGemmTensors tensors{};
@@ -244,7 +253,8 @@ void grouped_gemm(TorchArgumentsOf<kGroupedGemm>& all) {
     tensors.scale_inv_b = floats_of(all.tensor<"scale_inv_b">(), "grouped_gemm scale_inv_b", *device);
     sizes = {ends.experts, a.rows, tensors.b.rows};
   } else {
-    const ExpertWeights weight(of_b, all.tensor<"scale_inv_b">(), *device);
+    const ExpertWeights weight(of_b, all.tensor<"scale_inv_b">(), {"grouped_gemm b", "grouped_gemm scale_inv_b"},
+                               *device);
     tensors.b = weight.codes;
     tensors.scale_inv_b = weight.scale_inv;
     scale = weight.scale;
