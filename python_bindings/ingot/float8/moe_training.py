@@ -207,7 +207,9 @@ def _converted(model: torch.nn.Module, config: Float8TrainingOpConfig, filter_fn
 
         convert_experts_(model, "rowwise", fast_gradients=True)
     if has_grouped:
-        convert_grouped_experts_(model, "rowwise", fast_gradients=True, filter_fn=lambda each, name: taken(name))
+        convert_grouped_experts_(  # trusted: checked above
+            model, "rowwise", fast_gradients=True, filter_fn=lambda each, name: taken(name), trusted=True
+        )
     return model
 
 
