@@ -215,17 +215,20 @@ class Checker:
         return f"what both need belongs in {room}/ or ahead of it"
 
 
+def reached_from(name, uses):
+    """The names that a name uses, and those that these use, and so on; itself only where it is in a circle."""
+    seen, ahead = set(), [name]
+    while ahead:
+        for each in uses[ahead.pop()]:
+            if each not in seen:
+                seen.add(each)
+                ahead.append(each)
+    return seen
+
+
 def circles(uses):
     """The groups of names that use each other in a circle, each sorted. `uses`: name -> the names that it uses."""
-    reached = {}
-    for name in uses:
-        seen, ahead = set(), [name]
-        while ahead:
-            for each in uses[ahead.pop()]:
-                if each not in seen:
-                    seen.add(each)
-                    ahead.append(each)
-        reached[name] = seen
+    reached = {name: reached_from(name, uses) for name in uses}
     groups = {tuple(sorted(each for each in reached[name] if name in reached[each])) for name in uses}
     return sorted(group for group in groups if len(group) > 1)
 
@@ -264,12 +267,7 @@ def undeclared_calls(root):
     for name, text in code.items():
         if not name.endswith(".cpp"):
             continue
-        seen, ahead = set(), [name]
-        while ahead:
-            for each in includes[ahead.pop()]:
-                if each not in seen:
-                    seen.add(each)
-                    ahead.append(each)
+        seen = reached_from(name, includes)
         own = {each[2] or each[3] for each in OWN.finditer(text) if NO_TYPES.isdisjoint((each[1] or "").split())}
         for called in sorted(set(CALL.findall(text)) - own):
             if called in headers and not any(called in words[each] for each in seen):
