@@ -202,8 +202,7 @@ def table(found: dict[str, Any]) -> str:
         f"{'contender':<40}{'ms':>9}{'x bf16':>8}{'tokens/s':>10}{'peak GB':>9}{'sent MB':>9}  least",
     ]
     for case in found["cases"]:
-        ratio = f"{case['over_bf16_compiled']:.3f}" if "over_bf16_compiled" in case else "-"
-        peak = f"{case['memory']['peak'] / 1e9:.2f}" if "memory" in case else "-"
+        ratio, peak = torch_ranks.ratio_and_peak(case)
         row = f"{case['contender']:<40}{case['ms']['median']:>9.2f}{ratio:>8}{case['tokens_per_s']:>10.0f}{peak:>9}"
         lines.append(f"{row}{case['wire']['sent_bytes'] / 1e6:>9.1f}  {case.get('note', '')}")
     return "\n".join(lines + torch_ranks.left_out_lines(found["left_out"]))
@@ -245,15 +244,7 @@ def main() -> int:
         head = torch_ranks.head(ranks, "experts on several GPUs", options)
         found = {**head, "case": case.name, **case._asdict(), "tokens": tokens, "layers": options.layers, "idle_rank": options.idle_rank}
         del found["name"]
-
-        def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
-            found["cases"], found["left_out"] = cases(turns, tokens), left_out
-            torch_ranks.write_json(ranks, options.json, found)
-
-        torch_ranks.take_turns(ranks, contenders, options, write)
-        if ranks.rank == 0:
-            print(table(found), flush=True)
-        return 1 if torch_ranks.failed([], found["left_out"]) else 0
+        return torch_ranks.compare(ranks, contenders, options, found, lambda turns: {"cases": cases(turns, tokens)}, table)
 
 
 if __name__ == "__main__":

@@ -291,8 +291,7 @@ def table(found: dict[str, Any]) -> str:
         f"{'first loss':>12}{'last loss':>11}",
     ]
     for case in found["cases"]:
-        ratio = f"{case['over_bf16_compiled']:.3f}" if "over_bf16_compiled" in case else "-"
-        peak = f"{case['memory']['peak'] / 1e9:.2f}" if "memory" in case else "-"
+        ratio, peak = torch_ranks.ratio_and_peak(case)
         sent = f"{case['wire']['sent_bytes'] / 1e6:.1f}"
         losses = case["losses"]
         lines.append(
@@ -396,16 +395,12 @@ def main() -> int:
             + (f"for each {options.tensor} GPUs that divide a layer" if options.tensor > 1 else "a GPU")
         )
         found = {**torch_ranks.head(ranks, "FSDP2 of a Llama" if ranks.world > 1 else "a Llama on one GPU", options), "model": model}
+        tokens = options.batch * options.tokens / options.tensor
 
-        def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
-            found["cases"] = cases(turns, options.batch * options.tokens / options.tensor)
-            found["left_out"], found["verdicts"] = left_out, verdicts(turns)
-            torch_ranks.write_json(ranks, options.json, found)
+        def read(turns: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+            return {"cases": cases(turns, tokens), "verdicts": verdicts(turns)}
 
-        torch_ranks.take_turns(ranks, contenders, options, write)
-        if ranks.rank == 0:
-            print(table(found), flush=True)
-        return 1 if torch_ranks.failed(found["verdicts"], found["left_out"]) else 0
+        return torch_ranks.compare(ranks, contenders, options, found, read, table)
 
 
 if __name__ == "__main__":

@@ -217,8 +217,7 @@ def table(found: dict[str, Any]) -> str:
         f"{'contender':<46}{'ms':>9}{'x bf16':>8}{'peak GB':>9}{'sent MB':>9}  worst result",
     ]
     for case in found["cases"]:
-        ratio = f"{case['over_bf16_compiled']:.3f}" if "over_bf16_compiled" in case else "-"
-        peak = f"{case['memory']['peak'] / 1e9:.2f}" if "memory" in case else "-"
+        ratio, peak = torch_ranks.ratio_and_peak(case)
         row = f"{case['contender']:<46}{case['ms']['median']:>9.2f}{ratio:>8}{peak:>9}{case['wire']['sent_bytes'] / 1e6:>9.2f}"
         lines.append(f"{row}  {case.get('note', '')}")
     return "\n".join(lines + torch_ranks.left_out_lines(found["left_out"]))
@@ -295,15 +294,7 @@ def main() -> int:
         del reference
         sizes = {name: getattr(options, name) for name in ("hidden", "intermediate", "tokens")}
         found = {**torch_ranks.head(ranks, "tensor parallel gated MLP", options), **sizes}
-
-        def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
-            found["cases"], found["left_out"] = cases(turns), left_out
-            torch_ranks.write_json(ranks, options.json, found)
-
-        torch_ranks.take_turns(ranks, contenders, options, write)
-        if ranks.rank == 0:
-            print(table(found), flush=True)
-        return 1 if torch_ranks.failed([], found["left_out"]) else 0
+        return torch_ranks.compare(ranks, contenders, options, found, lambda turns: {"cases": cases(turns)}, table)
 
 
 if __name__ == "__main__":

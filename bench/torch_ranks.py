@@ -316,6 +316,12 @@ def case_of(contender: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
     return case
 
 
+def ratio_and_peak(case: dict[str, Any]) -> tuple[str, str]:
+    """The cells of a table, of what some cases lack: the speed over bf16's, and the peak of memory in GB."""
+    ratio = f"{case['over_bf16_compiled']:.3f}" if "over_bf16_compiled" in case else "-"
+    return ratio, f"{case['memory']['peak'] / 1e9:.2f}" if "memory" in case else "-"
+
+
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
@@ -465,6 +471,27 @@ def failed(verdicts: list[dict[str, Any]], left_out: dict[str, str]) -> bool:
     """A package that is not installed, a combination that one refuses and a time that is over are no failures."""
     errors = [reason for reason in left_out.values() if reason != NO_TIME and reason.split(":")[0] not in REFUSED]
     return bool(errors) or any(each["verdict"] == "FAILS" for each in verdicts)
+
+
+def compare(
+    ranks: Ranks,
+    contenders: list[Contender],
+    options: argparse.Namespace,
+    found: dict[str, Any],
+    read: Callable[[dict[str, list[dict[str, Any]]]], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+) -> int:
+    """Takes turns; adds to the results, which begin with their head, what `read` finds in the turns (cases, and verdicts
+    if there are any), and prints them at the end as `table` has them. Returns the program's exit status."""
+
+    def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
+        found.update(read(turns), left_out=left_out)
+        write_json(ranks, options.json, found)
+
+    take_turns(ranks, contenders, options, write)
+    if ranks.rank == 0:
+        print(table(found), flush=True)
+    return 1 if failed(found.get("verdicts", []), found["left_out"]) else 0
 
 
 def self_check() -> None:
