@@ -77,10 +77,11 @@ def test_checks_after_one_that_fails_run_in_new_processes(monkeypatch, tmp_path)
     ):
         if message is None:
             two_processes.passed(check, str(tmp_path), 2)
+            assert two_processes.problem_of(check, str(tmp_path), 2) == ""
         else:
             with pytest.raises(pytest.fail.Exception) as caught:
                 two_processes.passed(check, str(tmp_path), 2)
-            assert str(caught.value) == message
+            assert str(caught.value) == message == two_processes.problem_of(check, str(tmp_path), 2)
 
 
 def test_random_values_are_the_same_in_every_order():

@@ -174,3 +174,12 @@ def passed(check, folder, world=WORLD):
         with open(end) as file:
             pytest.fail(f"it did not run to its end: {file.read()}")
     assert all(_by_rank(check, folder, world, "done")), "it was not run"
+
+
+def problem_of(check, folder, world):
+    """What passed() fails with, or "", for a program that prints what it found of each check."""
+    try:
+        passed(check, folder, world)
+    except BaseException as problem:  # pytest's failure is no Exception
+        return str(problem)
+    return ""
