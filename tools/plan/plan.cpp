@@ -137,9 +137,6 @@ double tokens_per_s(const StepRequest& request, const StepEstimate& step) {
   return static_cast<double>(request.tokens) / static_cast<double>(request.mesh.tensor) / step.step_ms() * 1e3;
 }
 
-// How many tokens attend to each other.
-std::int64_t sequence_of(const StepRequest& request) { return std::min(request.sequence, request.tokens); }
-
 std::string about_sequence(const StepRequest& request) {
   const std::int64_t tokens = request.tokens;
   if (tokens < request.sequence) {
@@ -169,7 +166,7 @@ std::string what_does_not_fit(const StepRequest& request, const std::vector<Plan
 }
 
 std::string about_host(const std::vector<PlanRow>& rows) {
-  const auto waits = [](const PlanRow& row) { return row.step.host_ms > row.step.gpu_ms(); };
+  const auto waits = [](const PlanRow& row) { return row.step.waits_for_host(); };
   if (std::ranges::none_of(rows, waits)) return {};
   const bool codes = std::ranges::any_of(rows, [&](const PlanRow& row) { return waits(row) && row.gather == "FP8"; });
   return fmt::format(
@@ -187,7 +184,7 @@ std::string table(const StepRequest& request, const std::vector<PlanRow>& rows) 
       "{} GB/s and {} us a hop within a node, {} GB/s a GPU and {} us between\n\n",
       parameters_of(request.model) / 1e9, request.model.layers, mesh.shards * mesh.tensor * mesh.replicas, request.gpu,
       mesh.node, mesh.shards, mesh.tensor, mesh.replicas, request.tokens, mesh.tensor, mesh.tensor == 1 ? "" : "s",
-      sequence_of(request), links.node_gb_per_s, links.node_us, links.network_gb_per_s, links.network_us);
+      request.attended(), links.node_gb_per_s, links.node_us, links.network_gb_per_s, links.network_us);
   text += fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>16}  {}\n", "recipe", "gather",
                       "ms", "gain", "GEMMs", "casts", "other", "FSDP", "TP", "host", "sent GB", "GB", "tokens/s a GPU",
                       "what binds");
@@ -238,7 +235,7 @@ nlohmann::ordered_json to_json(const StepRequest& request, const std::vector<Pla
                    {"network", request.links.network_gb_per_s},
                    {"network_us", request.links.network_us}};
   json["tokens"] = request.tokens;
-  json["sequence"] = sequence_of(request);
+  json["sequence"] = request.attended();
   for (const PlanRow& row : rows) json["plans"].push_back(to_json(request, row));
   return json;
 }

@@ -178,7 +178,7 @@ class Estimator {
   void add_rest_of_layer() {
     const double width = number(model_.heads * model_.head_size) / number(tensor_);
     const double keys = number(model_.key_value_heads * model_.head_size) / number(tensor_);
-    layer_.attention_ms = 7 * tokens() * number(std::min(of_.sequence, of_.tokens)) * width / kAttentionPerMs;
+    layer_.attention_ms = 7 * tokens() * number(of_.attended()) * width / kAttentionPerMs;
     const double activation = model_.gated ? kGatedBytes : kActivationBytes;
     layer_.other_ms +=
         moved_ms(tokens() / number(tensor_) *
@@ -308,7 +308,7 @@ class Estimator {
   }
 
   std::string binds() const {
-    if (step_.host_ms > step_.gpu_ms()) return "the host";
+    if (step_.waits_for_host()) return "the host";
     const auto where = [](const RankGroup& group) { return group.crosses() ? "between nodes" : "within a node"; };
     const RankGroup replicas = replica_group(of_.mesh);
     const std::array parts{

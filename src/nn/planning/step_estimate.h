@@ -32,6 +32,9 @@ struct StepRequest {
   bool float8_gather = true;              // where FSDP2 can; otherwise weights cross as 16-bit values
   bool optimizer = true;                  // AdamW
   int parameter_bytes = 4;                // 4 or 2; the optimizer's moments have as many. Gradients cross in f32
+
+  // How many tokens attend to each other.
+  std::int64_t attended() const { return std::min(sequence, tokens); }
 };
 
 struct StepBytes {
@@ -70,6 +73,7 @@ struct StepEstimate {
 
   double gpu_ms() const { return gemms_ms + casts_ms + attention_ms + other_ms + tensor_ms + exposed_ms + slowed_ms; }
   bool fits() const { return memory_bytes <= gpu_bytes; }
+  bool waits_for_host() const { return host_ms > gpu_ms(); }
   double step_ms() const { return std::max(gpu_ms(), host_ms); }
 };
 
