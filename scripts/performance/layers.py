@@ -287,6 +287,15 @@ def trainers(results: Results) -> list[str]:
 
 def experts(results: Results) -> list[str]:
     """What compare_experts.py, compare_expert_ranks.py and train_experts.py have measured."""
+    return [
+        *experts_alone(results),
+        *experts_on_ranks(results),
+        *steps_of_experts(results),
+        *losses_of_experts(results),
+    ]
+
+
+def experts_alone(results: Results) -> list[str]:
     lines = []
     for _, file, found in [each for name in ("experts", "experts_small", "experts_torchao") for each in results.of(name)]:
         timed = {(case["case"], case["contender"]): case for case in found["cases"] if "ms" in case}
@@ -302,6 +311,11 @@ def experts(results: Results) -> list[str]:
                 cells.append(text)
             rows.append([f"{name}: {sizes}", *cells])
         lines += [results.source(file, found) + ":", "", *table(("experts", *contenders), rows)]
+    return lines
+
+
+def experts_on_ranks(results: Results) -> list[str]:
+    lines = []
     for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_fsdp_two", "expert_ranks_idle_two") for each in results.of(name)]:
         idle = ", the last GPU without tokens" if found["idle_rank"] else ""
         layers = f", {found['layers']} layers" if any("FSDP2" in case["contender"] for case in found["cases"]) else ""
@@ -321,6 +335,11 @@ def experts(results: Results) -> list[str]:
             "",
             *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
         ]
+    return lines
+
+
+def steps_of_experts(results: Results) -> list[str]:
+    lines = []
     for _, file, found in results.of("train_experts"):
         first = found["cases"][0]
         rows = [
@@ -336,10 +355,15 @@ def experts(results: Results) -> list[str]:
         lines += [
             f"Whole steps of a language model of {first['layers']} layers with experts of {first['hidden']} x {first['intermediate']}, "
             f"{first['batch']} x {first['tokens']} tokens, AdamW in bf16; one contender after another (bench/train_experts.py, "
-            f"{results.source(file, found)}; 2 experts: commit {first.get('commit', found['commit'])}):",
+            f"{results.source(file, found)}){'; ' + found['note'] if 'note' in found else ''}:",
             "",
             *table(("experts", "contender", "tokens/s", "over bf16 compiled", "peak GB"), rows),
         ]
+    return lines
+
+
+def losses_of_experts(results: Results) -> list[str]:
+    lines = []
     for _, file, found in results.of("train_experts_losses"):
         first = found["cases"][0]
         rows = [
