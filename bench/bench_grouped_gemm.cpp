@@ -1,6 +1,6 @@
 // bench_grouped_gemm: the GEMMs of a mixture of experts in one launch (Backend::grouped_gemm), and one after the other
 // as gemm() runs them: of rows, and along K, the gradients of the experts' weights. Both results are compared before
-// they are timed, and the ways take turns.
+// they are timed, and the ways take turns. With few tokens, as in decoding, what bounds them is a read of the weights.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +24,7 @@
 #include "machine.h"
 #include "numerics.cuh"
 #include "program.h"
+#include "read_ceiling.h"
 
 namespace ingot::bench {
 namespace {
@@ -45,11 +46,15 @@ struct Layer {
   std::int64_t rows, n, k, experts;
 };
 
-// Mixtral 8x7B; DeepSeek-V3's routed experts on one of eight GPUs, in training and with few tokens.
+// Mixtral 8x7B; DeepSeek-V3's routed experts on one of eight GPUs, in training and with 1 to 64 tokens an expert; and,
+// with few tokens, Qwen3-235B's and experts of widths that nothing was tuned at.
 constexpr Layer kLayers[] = {{"Mixtral up", 32768, 14336, 4096, 8},     {"Mixtral down", 32768, 4096, 14336, 8},
                              {"DeepSeek-V3 up", 32768, 2048, 7168, 32}, {"DeepSeek-V3 down", 32768, 7168, 2048, 32},
                              {"DeepSeek-V3 up", 4096, 2048, 7168, 32},  {"DeepSeek-V3 down", 4096, 7168, 2048, 32},
-                             {"DeepSeek-V3 up", 256, 2048, 7168, 32}};
+                             {"DeepSeek-V3 up", 32, 2048, 7168, 32},    {"DeepSeek-V3 up", 256, 2048, 7168, 32},
+                             {"DeepSeek-V3 up", 1024, 2048, 7168, 32},  {"DeepSeek-V3 up", 2048, 2048, 7168, 32},
+                             {"DeepSeek-V3 down", 256, 7168, 2048, 32}, {"Qwen3-235B up", 1024, 3072, 4096, 128},
+                             {"unlisted", 600, 3584, 2816, 50}};
 
 enum class Routing : std::uint8_t { balanced, zipf };
 
@@ -73,6 +78,7 @@ constexpr Kind kKindsAlongK[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,
                                  {"bf16", "bf16*bf16->bf16 nt along=k"},
                                  {"bf16 + c", "bf16*bf16->f32 nt c=f32 along=k"}};
 constexpr std::int64_t kFewestTokens = 4096;  // of a step of training
+constexpr std::int64_t kMostDecoded = 64;     // tokens an expert
 
 struct Case {
   std::string name;
@@ -80,6 +86,8 @@ struct Case {
   Routing routing;
   GroupedGemmSpec spec;
 };
+
+bool decodes(const Case& c) { return !c.spec.along_k && c.layer.rows <= kMostDecoded * c.layer.experts; }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -153,6 +161,12 @@ class Buffers {
   virtual GroupedGemmTensors grouped() const = 0;
   // Of the experts that have rows or columns.
   virtual std::vector<GemmTensors> apart() const = 0;
+  // The bytes of the weights of experts that have rows.
+  std::size_t weight_bytes() const {
+    std::int64_t elements = 0;
+    each_expert([&](std::int64_t, std::int64_t, std::int64_t) { elements += layer_.n * layer_.k; });
+    return static_cast<std::size_t>(elements * size_of(gemm().b));
+  }
 
   void poison() const {
     for (const Buffer* const out : {&grouped_, &apart_}) gpu_->fill(out->data(), 0xff, out->bytes());
@@ -358,6 +372,11 @@ struct Contender {
   std::string fault{};
 };
 
+struct Result {
+  std::vector<Contender> contenders{};  // the GEMMs one after the other come first
+  double read_us = 0;                   // of the weights, if decodes()
+};
+
 class Bench {
  public:
   Bench(Context& context, const Options& options)
@@ -367,8 +386,7 @@ class Bench {
         multiprocessors_(context.tuning_machine().multiprocessors),
         options_(options) {}
 
-  // The GEMMs one after the other come first.
-  std::vector<Contender> run(const Case& c) {
+  Result run(const Case& c) {
     const std::unique_ptr<const Buffers> buffers = make_buffers(gpu_, random_, c);
     const GroupedGemmTensors grouped = buffers->grouped();
     const std::vector<GemmTensors> apart = buffers->apart();
@@ -389,13 +407,32 @@ class Bench {
       if (spec != chosen) add(spec, "");
     }
     measure_all(*buffers, all);
-    return all;
+    return {.contenders = std::move(all),
+            .read_us = decodes(c) ? time_of_reading(grouped.b.data, buffers->weight_bytes()) : 0};
   }
 
  private:
+  MeasureOptions measuring() const {
+    return options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1000}
+                          : MeasureOptions{.rounds = 7, .graph_us = 4000};
+  }
+
+  // Of the fastest shape.
+  double time_of_reading(const void* data, std::size_t bytes) {
+    std::vector<std::unique_ptr<Replay>> replays;
+    for (const ReadCeiling::Shape& shape : ReadCeiling::kShapes) {
+      replays.push_back(std::make_unique<Replay>(
+          gpu_,
+          RotatedCall{.copies = 1,
+                      .enqueue = [this, shape, data, bytes](int) { ceiling_.enqueue(shape, data, bytes); }},
+          measuring()));
+    }
+    const std::vector<Timing> timings = measure(replays, measuring());
+    return std::ranges::min(timings, {}, &Timing::median_us).median_us;
+  }
+
   void measure_all(const Buffers& buffers, std::vector<Contender>& contenders) {
-    const MeasureOptions options =
-        options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1000} : MeasureOptions{.rounds = 7, .graph_us = 4000};
+    const MeasureOptions options = measuring();
     std::vector<std::unique_ptr<Replay>> replays;
     std::vector<Contender*> timed;
     buffers.poison();
@@ -416,6 +453,7 @@ class Bench {
 
   MeasuredGpu gpu_;
   RandomData random_;
+  ReadCeiling ceiling_{gpu_};
   int multiprocessors_;
   Options options_;
 };
@@ -425,20 +463,26 @@ double teraflops(const Case& c, double us) {
          us;
 }
 
-std::string to_text(const Case& c, const std::vector<Contender>& contenders) {
+std::string to_text(const Case& c, const Result& result) {
   std::string text;
-  for (const Contender& contender : contenders) {
+  for (const Contender& contender : result.contenders) {
     const double us = contender.timing.median_us;
-    text += contender.fault.empty() ? fmt::format("{:<66}{:<30}{:>9.1f}{:>9.0f}{:>8.3f}\n", c.name, contender.label, us,
-                                                  teraflops(c, us), contenders.front().timing.median_us / us)
-                                    : fmt::format("{:<66}{:<30} WRONG  {}\n", c.name, contender.label, contender.fault);
+    if (!contender.fault.empty()) {
+      text += fmt::format("{:<66}{:<30} WRONG  {}\n", c.name, contender.label, contender.fault);
+      continue;
+    }
+    text += fmt::format("{:<66}{:<30}{:>9.1f}{:>9.0f}{:>8.3f}{:>9}\n", c.name, contender.label, us, teraflops(c, us),
+                        result.contenders.front().timing.median_us / us,
+                        result.read_us == 0 ? "" : fmt::format("{:.3f}", result.read_us / us));
   }
   return text;
 }
 
-Json to_json(const Case& c, const std::vector<Contender>& contenders) {
-  Json json{{"case", c.name}, {"spec", print(c.spec)}, {"ways", Json::array()}};
-  for (const Contender& contender : contenders) {
+Json to_json(const Case& c, const Result& result) {
+  Json json{{"case", c.name}, {"spec", print(c.spec)}};
+  if (result.read_us != 0) json["read_us"] = result.read_us;
+  json["ways"] = Json::array();
+  for (const Contender& contender : result.contenders) {
     Json way{{"way", contender.label}};
     if (contender.fault.empty()) {
       way["us"] = timing_json(contender.timing);
@@ -470,16 +514,16 @@ int run(const Options& options) {
   Bench bench(context, options);
   fmt::print("Ingot {} ({}), {}, driver {}, {}; rows of all experts x N x K; *: the library's choice\n\n",
              machine.ingot, machine.commit, machine.device, machine.driver, machine.date);
-  fmt::print("{:<66}{:<30}{:>9}{:>9}{:>8}\n", "case", "launches", "us", "TFLOP/s", "ratio");
+  fmt::print("{:<66}{:<30}{:>9}{:>9}{:>8}{:>9}\n", "case", "launches", "us", "TFLOP/s", "ratio", "reading");
   Json json = header("grouped_gemm", machine);
   json["cases"] = Json::array();
   bool failed = false;
   for (const Case& c : cases) {
-    const std::vector<Contender> contenders = bench.run(c);
-    fmt::print("{}", to_text(c, contenders));
+    const Result result = bench.run(c);
+    fmt::print("{}", to_text(c, result));
     std::fflush(stdout);
-    failed |= std::ranges::any_of(contenders, [](const Contender& each) { return !each.fault.empty(); });
-    json["cases"].push_back(to_json(c, contenders));
+    failed |= std::ranges::any_of(result.contenders, [](const Contender& each) { return !each.fault.empty(); });
+    json["cases"].push_back(to_json(c, result));
     if (!options.json.empty()) write_json(options.json, json);  // so that a killed run leaves its results so far
   }
   return failed ? kFailed : 0;

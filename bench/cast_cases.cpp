@@ -124,6 +124,13 @@ std::vector<Work> all_work() {
                                   {.reads = {2, 2}, .writes = {2}}),
       norm_work<NormBackwardSpec>("layernorm backward, not affine", "norm_backward layer bf16",
                                   {.reads = {2, 2}, .writes = {2}}),
+      // Each row once, so that all of them come from memory.
+      cast_work("gathered rowwise codes", "cast bf16->e4m3fn scale=row out=codes gathered",
+                {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
+      cast_work("gathered 1x128 groups codes", "cast bf16->e4m3fn scale=1x128 out=codes gathered",
+                {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
+      cast_work("gathered row+column codes+transposed", "cast bf16->e4m3fn scale=row+col out=codes,transposed gathered",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
       mx_work("mx e4m3fn", "quantize_mx bf16->e4m3fn", {.reads = {2}, .writes = {1}}),
   };
 }
@@ -199,18 +206,21 @@ std::vector<CastCase> cast_cases() {
 }
 
 CastTensors cast_tensors(const Tensors& tensors) {
-  return {.input = tensors["input"],
-          .codes = tensors["codes"],
-          .transposed = tensors["transposed"],
-          .scale_inv = tensors["scale_inv"],
-          .transposed_scale_inv = tensors["transposed_scale_inv"],
-          .scales = tensors["scales"],
-          .amax = tensors["amax"],
-          .transposed_scales = tensors["transposed_scales"],
-          .transposed_amax = tensors["transposed_amax"],
-          .inputs = {tensors["inputs[0]"], tensors["inputs[1]"], tensors["inputs[2]"], tensors["inputs[3]"]},
-          .result = tensors["result"],
-          .sum = tensors["sum"]};
+  const Tensor index = tensors["row_index"];
+  return {
+      .input = tensors["input"],
+      .row_index = {.data = static_cast<const std::int32_t*>(index.data), .rows = index.cols, .device = index.device},
+      .codes = tensors["codes"],
+      .transposed = tensors["transposed"],
+      .scale_inv = tensors["scale_inv"],
+      .transposed_scale_inv = tensors["transposed_scale_inv"],
+      .scales = tensors["scales"],
+      .amax = tensors["amax"],
+      .transposed_scales = tensors["transposed_scales"],
+      .transposed_amax = tensors["transposed_amax"],
+      .inputs = {tensors["inputs[0]"], tensors["inputs[1]"], tensors["inputs[2]"], tensors["inputs[3]"]},
+      .result = tensors["result"],
+      .sum = tensors["sum"]};
 }
 
 Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool scale_inv_by_group) {
@@ -233,6 +243,10 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
     operation.operands.back().value = 0.0F;
   };
   add("input", Role::input, spec.in, rows, cols);
+  if (spec.gathered) {
+    add("row_index", Role::input, Dtype::f32, 1, rows);
+    operation.operands.back().permutation = true;
+  }
   const auto inputs = spec.pointwise.inputs();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string name = "inputs[" + std::to_string(i) + "]";

@@ -28,6 +28,7 @@ struct Operand {
   // All elements of an f32 input (a given scale; other inputs are random), or the initial value of an output (a maximum
   // that is raised).
   std::optional<float> value{};
+  bool permutation = false;  // an f32 input of one row has the numbers of its columns, in disorder, as int32
 };
 
 // Looks up tensors by name; a name that the operation does not have gives a default Tensor.

@@ -1,8 +1,23 @@
 #include "random_inputs.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <random>
 #include <vector>
 
 namespace ingot::bench {
+namespace {
+
+std::vector<std::int32_t> permutation(std::int64_t count, std::uint64_t seed) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::shuffle(numbers.begin(), numbers.end(), std::mt19937_64(seed));
+  return numbers;
+}
+
+}  // namespace
 
 void fill(RandomData& random, const Placed& placed, std::uint64_t seed) {
   for (const Operand& operand : placed.operation().operands) {
@@ -12,6 +27,9 @@ void fill(RandomData& random, const Placed& placed, std::uint64_t seed) {
     if (operand.value) {
       const std::vector<float> values(byte_count(operand) / sizeof(float), *operand.value);
       placed.backend().device_api().copy_from_host(to, values.data(), byte_count(operand), random.stream());
+    } else if (operand.permutation) {
+      const std::vector<std::int32_t> numbers = permutation(operand.cols, seed);
+      placed.backend().device_api().copy_from_host(to, numbers.data(), byte_count(operand), random.stream());
     } else {
       random.fill(to, byte_count(operand), operand.dtype, seed);
     }

@@ -123,8 +123,10 @@ def grouped_gemms(results: Results) -> list[str]:
             if apart is None or ours is None:
                 continue
             kinds += [kind] if kind not in kinds else []
-            ratio = times(apart["us"]["median"] / ours["us"]["median"])
-            rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}"
+            us = ours["us"]["median"]
+            ratio = times(apart["us"]["median"] / us)
+            read = f", {times(case['read_us'] / us)} of reading" if "read_us" in case else ""
+            rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}{read}"
         lines += [results.source(file, found) + ":", ""]
         lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
     return lines
