@@ -1,6 +1,7 @@
 // Copies one-byte codes to rows that start at multiples of 16 bytes, as a tensor-core GEMM reads them: out[r, c] =
 // in[r, c] or, if transposed, out[c, r] = in[r, c]. It reads and writes each byte once, and leaves the bytes between a
-// row's end and the next row's start alone.
+// row's end and the next row's start alone. Matrices of one size that stand one after the other are copied in one
+// launch, each transposed by itself: the weights of a mixture of experts.
 //
 // It works as cast_tiles.cuh does with codes: a thread has 8 rows x 8 columns, and transposed tiles go out through
 // shared memory.
@@ -20,6 +21,8 @@ struct RelayoutParams {
   i64 in_stride;
   u8* out;  // [rows, cols] or [cols, rows]
   i64 out_stride;
+  i64 in_step, out_step;  // from one matrix to the next
+  u32 tiles;              // of each matrix; the grid has those of all
 };
 
 // Loads the first `count` of 8 bytes, with zeros after them.
@@ -41,11 +44,13 @@ template <RelayoutConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(const RelayoutParams p) {
   start_in_turn();
   __shared__ CastTilesShared shared;
-  const SourceParams source{.input = p.in, .rows = p.rows, .cols = p.cols, .input_stride = p.in_stride, .operands = {}};
-  const TilePosition at = TilePosition::of(source, blockIdx.x);
+  const u32 matrix = blockIdx.x / p.tiles;
+  const u8* const in = p.in + i64{matrix} * p.in_step;
+  const SourceParams source{.input = in, .rows = p.rows, .cols = p.cols, .input_stride = p.in_stride, .operands = {}};
+  const TilePosition at = TilePosition::of(source, blockIdx.x - matrix * p.tiles);
   const u32 width = at.width();
-  const u8* const from = p.in + ((at.first_row + at.row) * p.in_stride + at.first_col + at.col);
-  const bool vectorised = rows_aligned<u8>(p.in, p.in_stride, kVec8) && width == kVec8;
+  const u8* const from = in + ((at.first_row + at.row) * p.in_stride + at.first_col + at.col);
+  const bool vectorised = rows_aligned<u8>(in, p.in_stride, kVec8) && width == kVec8;
   U32x2 codes[kRowsPerRun] = {};
   INGOT_UNROLL
   for (u32 r = 0; r < kRowsPerRun; ++r) {
@@ -53,7 +58,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, 4) relayout(con
     codes[r] = vectorised ? *reinterpret_cast<const U32x2*>(from + r * p.in_stride)
                           : load_bytes(from + r * p.in_stride, width);
   }
-  const CastOutput out{.codes = p.out,
+  const CastOutput out{.codes = p.out + i64{matrix} * p.out_step,
                        .stride = p.out_stride,
                        .from = nullptr,
                        .from_count = 0,

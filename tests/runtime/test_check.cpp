@@ -226,6 +226,21 @@ BOOST_AUTO_TEST_CASE(relayouts) {
   BOOST_TEST(message(matrix(at(0), Dtype::bf16, 4, 8, kCpu), codes, false) ==
              "relayout input: is bf16[4, 8] on cpu; it must be of an FP8 dtype");
   BOOST_TEST(contains(message(codes, matrix(at(8), Dtype::e5m2, 8, 4, kCpu), true), "overlaps"));
+
+  const auto stacked = [&](std::int64_t matrices, std::int64_t rows, std::int64_t cols) {
+    const Tensor output = matrix(at(1024), Dtype::e5m2, rows, cols, kCpu);
+    const RelayoutTensors tensors{.input = codes, .output = output, .matrices = matrices};
+    return refused([&] { check(RelayoutSpec{.transposed = true}, tensors, kCpu); }).message;
+  };
+  BOOST_TEST(stacked(2, 8, 4) ==
+             "relayout output: is e5m2[8, 4] on cpu; it must be [16, 2]: the transpose of each matrix, one after the "
+             "other");
+  for (const std::int64_t matrices : {0, 3}) {
+    BOOST_TEST(stacked(matrices, 8, 4) == "relayout input: is e5m2[4, 8] on cpu; its rows are no " +
+                                              std::to_string(matrices) + " matrices of one size");
+  }
+  check(RelayoutSpec{.transposed = true},
+        {.input = codes, .output = matrix(at(1024), Dtype::e5m2, 16, 2, kCpu), .matrices = 2}, kCpu);
 }
 
 BOOST_AUTO_TEST_CASE(elementwise_operations) {

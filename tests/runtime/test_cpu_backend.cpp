@@ -4,10 +4,13 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -164,6 +167,25 @@ BOOST_AUTO_TEST_CASE(relayout_moves_codes) {
         }
         return std::string();
       });
+}
+
+BOOST_AUTO_TEST_CASE(relayout_transposes_each_of_stacked_matrices) {
+  constexpr std::int64_t kMatrices = 3, kRows = 5, kCols = 7;
+  std::array<std::uint8_t, kMatrices * kRows * kCols> in{}, out{};
+  std::iota(in.begin(), in.end(), std::uint8_t{0});
+  const Device cpu = backend->device();
+  backend->relayout({.transposed = true},
+                    {.input = matrix(in.data(), Dtype::e4m3fn, kMatrices * kRows, kCols, cpu),
+                     .output = matrix(out.data(), Dtype::e4m3fn, kMatrices * kCols, kRows, cpu),
+                     .matrices = kMatrices},
+                    stream);
+  for (std::int64_t m = 0; m < kMatrices; ++m) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kCols; ++c) {
+        BOOST_TEST(out.at((m * kCols + c) * kRows + r) == in.at((m * kRows + r) * kCols + c));
+      }
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(amax_history_is_exact) {

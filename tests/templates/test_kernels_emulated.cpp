@@ -775,21 +775,32 @@ void check_amax_scales(i64 count, double limit, bool pow2, bool in_place) {
 }
 
 template <bool Transposed>
-void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
-  Matrix<u8> in(rows, cols, cols + pad, shift);
-  for (i64 r = 0; r < rows; ++r) {
+void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad, i64 matrices = 1) {
+  Matrix<u8> in(matrices * rows, cols, cols + pad, shift);
+  for (i64 r = 0; r < matrices * rows; ++r) {
     for (i64 c = 0; c < cols; ++c) in.at(r, c) = static_cast<u8>(r * 31 + c * 7 + r * c);
   }
   const i64 out_rows = Transposed ? cols : rows;
   const i64 out_cols = Transposed ? rows : cols;
-  Matrix<u8> out(out_rows, out_cols, out_cols + out_pad);
-  emulator::launch(relayout<RelayoutConfig{.transposed = Transposed}>, CastTilesLaunch::grid(rows, cols),
-                   CastTilesLaunch::kThreads,
-                   RelayoutParams{in.data(), rows, cols, in.stride(), out.data(), out.stride()});
+  Matrix<u8> out(matrices * out_rows, out_cols, out_cols + out_pad);
+  const i64 tiles = CastTilesLaunch::grid(rows, cols);
+  emulator::launch(relayout<RelayoutConfig{.transposed = Transposed}>, matrices * tiles, CastTilesLaunch::kThreads,
+                   RelayoutParams{.in = in.data(),
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .in_stride = in.stride(),
+                                  .out = out.data(),
+                                  .out_stride = out.stride(),
+                                  .in_step = rows * in.stride(),
+                                  .out_step = out_rows * out.stride(),
+                                  .tiles = static_cast<u32>(tiles)});
   BOOST_TEST(out.guarded());
-  for (i64 r = 0; r < rows; ++r) {
-    for (i64 c = 0; c < cols; ++c) {
-      if ((Transposed ? out.at(c, r) : out.at(r, c)) != in.at(r, c)) BOOST_FAIL("row " << r << ", column " << c);
+  for (i64 m = 0; m < matrices; ++m) {
+    for (i64 r = 0; r < rows; ++r) {
+      for (i64 c = 0; c < cols; ++c) {
+        const u8 found = Transposed ? out.at(m * cols + c, r) : out.at(m * rows + r, c);
+        if (found != in.at(m * rows + r, c)) BOOST_FAIL("matrix " << m << ", row " << r << ", column " << c);
+      }
     }
   }
 }
@@ -1211,6 +1222,7 @@ BOOST_AUTO_TEST_CASE(relayouts) {
       check_relayout<true>(rows, cols, pad, 0, 1);
       check_relayout<false>(rows, cols, pad, pad % 2, (16 - cols % 16) % 16);
       check_relayout<false>(rows, cols, pad, 5, 0);
+      check_relayout<true>(rows, cols, pad, 0, to_16, 3);
     }
   }
 }

@@ -146,8 +146,14 @@ void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device devi
   const Tensor& input = tensors.input;
   if (!is_fp8(input.dtype)) refuse("relayout input", input, "it must be of an FP8 dtype");
   const Range in = check_matrix("relayout input", input, input.dtype, device);
-  const Range out = spec.transposed ? check_matrix("relayout output", tensors.output, input.dtype, input.cols,
-                                                   input.rows, device, "the input's shape, transposed")
+  const std::int64_t matrices = tensors.matrices;
+  if (matrices < 1 || input.rows % matrices != 0) {
+    refuse("relayout input", input, fmt::format("its rows are no {} matrices of one size", matrices));
+  }
+  const Range out = spec.transposed ? check_matrix("relayout output", tensors.output, input.dtype,
+                                                   matrices * input.cols, input.rows / matrices, device,
+                                                   matrices == 1 ? "the input's shape, transposed"
+                                                                 : "the transpose of each matrix, one after the other")
                                     : check_matrix("relayout output", tensors.output, input.dtype, input.rows,
                                                    input.cols, device, "the input's shape");
   check_overlaps({&in, 1}, {&out, 1});

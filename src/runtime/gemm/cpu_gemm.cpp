@@ -336,11 +336,15 @@ void multiply_tile(i64 depth, const float* a, const float* b, float* sums, i64 s
 // Codes copied or transposed, one at a time.
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool) {
   const Tensor& output = tensors.output;
+  // Of one matrix.
+  const i64 rows = tensors.input.rows / tensors.matrices;
+  const i64 cols = tensors.input.cols;
   pool.parallel_for(output.rows, 64, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
       auto* const to = row<u8>(output, r);
       for (i64 c = 0; c < output.cols; ++c) {
-        to[c] = spec.transposed ? row<const u8>(tensors.input, c)[r] : row<const u8>(tensors.input, r)[c];
+        to[c] = spec.transposed ? row<const u8>(tensors.input, r / cols * rows + c)[r % cols]
+                                : row<const u8>(tensors.input, r)[c];
       }
     }
   });

@@ -131,14 +131,19 @@ std::size_t bytes_of(i64 rows, i64 k) { return static_cast<std::size_t>(rows * c
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
   if (input.rows == 0 || input.cols == 0) return;
+  const i64 matrices = tensors.matrices;
+  const i64 rows = input.rows / matrices;
+  const i64 tiles = CastTilesLaunch::grid(rows, input.cols);
   const RelayoutParams params{.in = static_cast<const u8*>(input.data),
-                              .rows = input.rows,
+                              .rows = rows,
                               .cols = input.cols,
                               .in_stride = input.row_stride,
                               .out = static_cast<u8*>(tensors.output.data),
-                              .out_stride = tensors.output.row_stride};
-  launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
-                  stream);
+                              .out_stride = tensors.output.row_stride,
+                              .in_step = rows * input.row_stride,
+                              .out_step = tensors.output.rows / matrices * tensors.output.row_stride,
+                              .tiles = static_cast<u32>(tiles)};
+  launcher.launch(spec, Pass::main, matrices * tiles, CastTilesLaunch::kThreads, params, stream);
 }
 
 std::size_t staged_bytes(const GemmSpec& spec, const MatmulSize& size) {

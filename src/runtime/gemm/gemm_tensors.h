@@ -93,6 +93,9 @@ struct GroupedGemmTensors {
 struct RelayoutTensors {
   Tensor input;
   Tensor output;
+  // How many matrices of one size stand one after the other in both, each of which is transposed by itself: input
+  // [matrices * rows, cols], output [matrices * cols, rows].
+  std::int64_t matrices = 1;
 };
 
 // K of an operand; and its other extent, which is M for a and N for b.
