@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/nn/observe/monitor.h"
@@ -140,6 +141,54 @@ BOOST_FIXTURE_TEST_CASE(takes_rows_of_tokens, Fixture) {
         BOOST_TEST(std::ranges::equal(found[i].values, expected[i].values, same), describe(c) << ": result " << i);
       }
     }
+  }
+}
+
+// In place of a weight that backward casts again: its codes by rows, as another call or rank has cast them.
+BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+    const GroupedLinearCase c{
+        .config = casting_weight_again(config), .ends = {0, 7, 24}, .rows = 24, .in = 20, .out = 36};
+    GroupedLinearRun run(c, *backend, stream);
+    run.enqueue();
+    const std::vector<Matrix> expected = run.results();
+
+    const auto cast = [&](ScaleGranularity scale) {
+      const Tensor weight = run.backward_tensors().weight;
+      const std::int64_t scales = 3 * scale_count(scale, c.out, c.in);
+      OwnedTensor codes(*backend, Dtype::e4m3fn, weight.rows, weight.cols);
+      OwnedTensor scale_inv(*backend, Dtype::f32, 1, scales);
+      const CastSpec spec{.in = weight.dtype, .scale = scale, .pow2 = config.output.b->pow2, .stacked = true};
+      backend->cast(spec, {.input = weight, .matrices = 3, .codes = codes, .scale_inv = scale_inv}, stream);
+      return std::pair(std::move(codes), std::move(scale_inv));
+    };
+    const auto [codes, scale_inv] = cast(config.output.b->granularity);
+    const bool one = config.grad_input.b->granularity == kTensorwise;
+    const auto [of_backward, scale_inv_of_backward] = cast(one ? kTensorwise : kColumnwise);
+    run.reset();
+    GroupedLinearForwardTensors forward = run.forward_tensors();
+    forward.codes = {.codes = codes, .scale_inv = scale_inv};
+    grouped_linear_forward(run.plan, *backend, forward, {stream});
+    GroupedLinearBackwardTensors backward = run.backward_tensors();
+    backward.weight = {};
+    backward.weight_amax = {};
+    backward.codes = {.codes = of_backward, .scale_inv = scale_inv_of_backward};
+    grouped_linear_backward(run.plan, *backend, backward, {stream});
+    const std::vector<Matrix> found = run.results();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      BOOST_TEST((found[i].values == expected[i].values), describe(c) << ": result " << i);
+    }
+
+    const auto message = [&] {
+      return error_of([&] { grouped_linear_backward(run.plan, *backend, backward, {stream}); },
+                      ErrorCode::invalid_argument);
+    };
+    const std::string count = std::to_string(scale_inv_of_backward.view().cols);
+    backward.codes.scale_inv.cols -= 1;
+    check_contains(message(), {"grouped linear \"moe\" scale_inv of codes: ",
+                               "must be [1, " + count + "] = scale_inv of each expert"});
+    backward.codes = {};
+    check_contains(message(), {"grouped linear \"moe\" weight: "});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ingot/runtime/util/error.h"
@@ -52,33 +53,35 @@ std::string in_words(ScaleGranularity scale) {
   return "for each " + print(scale) + " block";
 }
 
-void* codes_of(const LinearPlan& plan, Dtype dtype, const TorchTensor& tensor, Device device) {
-  const TensorName name{plan.subject, "weight"};
+// words: what the sizes are.
+void* codes_of(const TensorName& name, std::span<const std::int64_t> sizes, const char* words, Dtype dtype,
+               const TorchTensor& tensor, Device device) {
   if (!tensor.given()) refuse(name, "is not given, but its scale_inv is: give both or neither");
   require_device(tensor, name, device);
   if (tensor.float8_dtype() != dtype && !is_bytes(tensor)) {
     refuse(name, "comes with scale_inv, so it must be codes in " + std::string(ingot::name(dtype)) +
                      ", or the bytes of these: cast it, or leave scale_inv out");
   }
-  const auto [in, out, bias] = plan.shape;
-  if (!std::ranges::equal(tensor.sizes(), std::array{out, in})) {
-    refuse(name,
-           "must be [" + std::to_string(out) + ", " + std::to_string(in) +
-               "] = [out_features, in_features], as its codes are by rows: gather all of it, and do not transpose it");
+  if (!std::ranges::equal(tensor.sizes(), sizes)) {
+    std::string text;
+    for (const std::int64_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
+    refuse(name, "must be [" + text + "] = " + words +
+                     ", as its codes are by rows: gather all of it, and do not transpose it");
   }
   require_contiguous(tensor, name);
   return tensor.data();
 }
 
-void* weight_scale_inv_of(const LinearPlan& plan, ScaleGranularity scale, std::int64_t count, const TorchTensor& tensor,
-                          WeightReader reader, Device device) {
-  const TensorName name{plan.subject, "weight_scale_inv"};
+// of: "" or what the scales are of besides.
+void* weight_scale_inv_of(const TensorName& name, ScaleGranularity scale, const char* of, std::int64_t count,
+                          const TorchTensor& tensor, WeightReader reader, Device device) {
   require_device(tensor, name, device);
   if (tensor.dtype() != Dtype::f32) refuse(name, "must be float32: convert it with .float()");
   if (tensor.elements() != count) {
     refuse(name, "has " + std::to_string(tensor.elements()) + " elements, but the GEMM of " +
                      (reader == WeightReader::output ? "the output" : "grad_input") + " takes " +
-                     std::to_string(count) + ", one " + in_words(scale) + ": give those of the cast for this GEMM");
+                     std::to_string(count) + ", one " + in_words(scale) + of +
+                     ": give those of the cast for this GEMM");
   }
   require_contiguous(tensor, name);
   return tensor.data();
@@ -133,8 +136,12 @@ Float8Weight::Float8Weight(const LinearPlan& plan, WeightReader reader, const To
   const ScaleGranularity scale =
       reader == WeightReader::output ? plan.weight.spec.scale : plan.weight_scale_of_grad_input();
   const std::int64_t count = scale_count(scale, out, in);
-  codes_ = matrix(codes_of(plan, cast->dtype, tensor, device), cast->dtype, out, in, device);
-  scale_inv_ = vector(weight_scale_inv_of(plan, scale, count, scale_inv, reader, device), Dtype::f32, count, device);
+  codes_ = matrix(codes_of({plan.subject, "weight"}, std::array{out, in}, "[out_features, in_features]", cast->dtype,
+                           tensor, device),
+                  cast->dtype, out, in, device);
+  scale_inv_ =
+      vector(weight_scale_inv_of({plan.subject, "weight_scale_inv"}, scale, "", count, scale_inv, reader, device),
+             Dtype::f32, count, device);
 }
 
 Float8View Float8Weight::for_output(Backend& backend, Stream& stream, TorchRegion& memory) const {
@@ -156,6 +163,25 @@ Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* 
   if (!codes_.empty()) backend.relayout({.transposed = true}, {.input = codes_, .output = transposed}, stream);
   // Whichever of the two the plan's GEMM reads.
   return {.transposed = transposed, .scale_inv = scale_inv_, .transposed_scale_inv = scale_inv_};
+}
+
+Float8View float8_experts(const GroupedLinearPlan& plan, WeightReader reader, const TensorName& name,
+                          const TorchTensor& tensor, const TorchTensor& scale_inv, Device device) {
+  const std::string scale_inv_name = std::string(name.tensor) + "_scale_inv";
+  const TensorName of_scale_inv{name.subject, scale_inv_name.c_str()};
+  if (reader == WeightReader::grad_input && !plan.weight_again.any) {
+    refuse(of_scale_inv, "is given, but the plan has forward leave the codes that backward reads: give neither");
+  }
+  const auto [in, out, bias] = plan.rows.shape;
+  const bool forward = reader == WeightReader::output;
+  const CastSpec& cast = forward ? plan.weight.spec : plan.weight_again.spec;
+  const ScaleGranularity scale = forward ? cast.scale : plan.weight_scale_of_grad_input();
+  const std::int64_t count = plan.experts * scale_count(scale, out, in);
+  void* const codes = codes_of(name, std::array{plan.experts, out, in}, "[experts, out_features, in_features]",
+                               cast.out, tensor, device);
+  void* const of_codes = weight_scale_inv_of(of_scale_inv, scale, " of each expert", count, scale_inv, reader, device);
+  return {.codes = matrix(codes, cast.out, plan.experts * out, in, device),
+          .scale_inv = vector(of_codes, Dtype::f32, count, device)};
 }
 
 }  // namespace ingot::python

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ingot/codegen/types/dtype.h"
+#include "ingot/nn/linear/grouped_linear.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_library.h"
@@ -50,5 +51,10 @@ class Float8Weight {
   Tensor codes_{};
   Tensor scale_inv_{};
 };
+
+// The weights of a grouped layer likewise: codes [experts, N, K] with their scale_inv, by rows for either GEMM. The
+// scale_inv are `<name>_scale_inv`.
+Float8View float8_experts(const GroupedLinearPlan& plan, WeightReader reader, const TensorName& name,
+                          const TorchTensor& tensor, const TorchTensor& scale_inv, Device device);
 
 }  // namespace ingot::python

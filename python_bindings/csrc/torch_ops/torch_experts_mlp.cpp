@@ -14,6 +14,7 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_memory.h"
+#include "torch_abi/torch_weight_operand.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
 #include "torch_ops/torch_operator.h"
@@ -74,6 +75,15 @@ ExpertsRouting routing_of(const ExpertsPlan& of, Arguments& all, const TorchMatr
       .all_have_experts = of.all_have_experts};
 }
 
+template <class Arguments>
+TorchWeight up_weight_of(Arguments& all) {
+  return {&all.template tensor<"up_weight">(), &all.template tensor<"up_weight_scale_inv">()};
+}
+template <class Arguments>
+TorchWeight down_weight_of(Arguments& all) {
+  return {&all.template tensor<"down_weight">(), &all.template tensor<"down_weight_scale_inv">()};
+}
+
 // f32 of a region, or none.
 Tensor floats_in(const MemoryRegion& region, Device device) {
   const auto count = static_cast<std::int64_t>(region.bytes / sizeof(float));
@@ -103,9 +113,13 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   TorchRegion left = leaves ? TorchRegion(of.left.bytes, device) : TorchRegion();
   const ExpertsRegions of_left = regions_of(of.left, left.region());
   // Codes that backward reads again are left; others live as long as this call.
-  const auto codes_of = [&](const GroupedLinearPlan& layer, const TorchTensor& weight, const char* name,
+  const auto codes_of = [&](const GroupedLinearPlan& layer, const TorchWeight& weight, const char* name,
                             const MemoryRegion& mine, TorchRegion& passing) {
-    const TorchMatrix values = operand_of(weight, {of.subject(), name}, device);
+    const TensorName named{of.subject(), name};
+    if (weight.is_codes()) {
+      return float8_experts(layer, WeightReader::output, named, *weight.tensor, *weight.scale_inv, device);
+    }
+    const TorchMatrix values = operand_of(*weight.tensor, named, device);
     const bool again = layer.weight_again.any;
     if (again || !leaves) passing = TorchRegion(layer.weight_memory().bytes, device);
     return cast_expert_weights(layer, run.backend(),
@@ -116,8 +130,8 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   };
   TorchRegion up_codes, down_codes;
   ExpertsMlpForwardTensors tensors{.input = input.view, .routing = routing, .output = {}};
-  tensors.up_codes = codes_of(plan.up, all.tensor<"up_weight">(), "up_weight", of_left.up, up_codes);
-  tensors.down_codes = codes_of(plan.down, all.tensor<"down_weight">(), "down_weight", of_left.down, down_codes);
+  tensors.up_codes = codes_of(plan.up, up_weight_of(all), "up_weight", of_left.up, up_codes);
+  tensors.down_codes = codes_of(plan.down, down_weight_of(all), "down_weight", of_left.down, down_codes);
 
   TorchResult output(true, tensor.sizes(), plan.up.rows.dtypes.input, device);
   tensors.output = output.view;
@@ -203,11 +217,16 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
     }
     const ExpertsRegions of_left = regions_of(of.left, left.region());
     std::array<TorchMatrix, 2> values;
-    const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchTensor& weight, const char* name,
+    const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchWeight& weight, const char* name,
                                const MemoryRegion& mine, TorchMatrix& memory) {
+      const TensorName named{of.subject(), name};
       if (!wanted) return ExpertsBackwardWeight{};
+      if (weight.is_codes()) {
+        return ExpertsBackwardWeight{
+            .codes = float8_experts(layer, WeightReader::grad_input, named, *weight.tensor, *weight.scale_inv, device)};
+      }
       if (!layer.weight_again.any) return ExpertsBackwardWeight{.codes = expert_weight_codes(layer, mine, device)};
-      memory = operand_of(weight, {of.subject(), name}, device);
+      memory = operand_of(*weight.tensor, named, device);
       return ExpertsBackwardWeight{.weight = memory.view, .weight_amax = floats_in(mine, device)};
     };
     const Dtype dtype = plan.up.rows.dtypes.input;
@@ -221,9 +240,9 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
                                       .grad_router = grad_router.view,
                                       .kept_up = kept.up.region(),
                                       .kept_down = kept.down.region()};
-    tensors.up = weight_of(plan.up, wants.input, all.tensor<"up_weight">(), "up_weight", of_left.up, values[0]);
-    tensors.down = weight_of(plan.down, wants.reaches_hidden(), all.tensor<"down_weight">(), "down_weight",
-                             of_left.down, values[1]);
+    tensors.up = weight_of(plan.up, wants.input, up_weight_of(all), "up_weight", of_left.up, values[0]);
+    tensors.down =
+        weight_of(plan.down, wants.reaches_hidden(), down_weight_of(all), "down_weight", of_left.down, values[1]);
     const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
     const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
     tensors.scratch = {scratch.data(), scratch_bytes};

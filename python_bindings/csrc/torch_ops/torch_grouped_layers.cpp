@@ -14,6 +14,7 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_memory.h"
+#include "torch_abi/torch_weight_operand.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
 #include "torch_ops/torch_operator.h"
@@ -86,31 +87,40 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
   const TorchRun run(device, all, tokens);
-  const TorchMatrix weight = operand_of(all.tensor<"weight">(), {of.subject(), "weight"}, device);
   const std::int64_t keep = all.integer<"keep">();
   const bool keeps_saved = (keep & kKeepSaved) != 0;
 
   TorchResult output(true, sizes_with_last(tensor.sizes(), plan.rows.shape.out_features), *plan.rows.dtypes.output,
                      device);
-  TorchRegion codes(plan.weight_memory().bytes, device);
+  const bool has_codes = all.tensor<"weight_scale_inv">().given();
+  TorchRegion codes = has_codes ? TorchRegion() : TorchRegion(plan.weight_memory().bytes, device);
   TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(tokens), device) : TorchRegion();
   LinearSaved saved{.memory = saved_memory.region()};
   const std::size_t scratch_bytes =
       plan.forward_scratch(tokens, keeps_saved ? LinearPass::training : LinearPass::inference, run.observes_values());
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
-  const GroupedLinearForwardTensors tensors{
-      .input = gate_of(of, input.view),
-      .prologue_inputs = {up_of(of, input.view)},
-      .ends = ends_of(of, all.tensor<"ends">(), device),
-      .output = output.view,
-      .codes = cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run()),
-      .saved = keeps_saved ? &saved : nullptr,
-      .scratch = {scratch.data(), scratch_bytes}};
+  TorchMatrix weight;
+  const auto weight_codes = [&] {
+    const TensorName name{of.subject(), "weight"};
+    const TorchTensor& given = all.tensor<"weight">();
+    if (has_codes) {
+      return float8_experts(plan, WeightReader::output, name, given, all.tensor<"weight_scale_inv">(), device);
+    }
+    weight = operand_of(given, name, device);
+    return cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run());
+  };
+  const GroupedLinearForwardTensors tensors{.input = gate_of(of, input.view),
+                                            .prologue_inputs = {up_of(of, input.view)},
+                                            .ends = ends_of(of, all.tensor<"ends">(), device),
+                                            .output = output.view,
+                                            .codes = weight_codes(),
+                                            .saved = keeps_saved ? &saved : nullptr,
+                                            .scratch = {scratch.data(), scratch_bytes}};
   grouped_linear_forward(plan, run.backend(), tensors, run.run());
 
   all.result<"output">() = std::move(output.tensor);
   if (keeps_saved) all.result<"saved">() = std::move(saved_memory).publish();
-  if ((keep & kKeepCodes) != 0) all.result<"codes">() = std::move(codes).publish();
+  if ((keep & kKeepCodes) != 0 && !has_codes) all.result<"codes">() = std::move(codes).publish();
   run.note(all, all.result<"saved">());
   run.note(all, all.result<"codes">());
 }
@@ -148,7 +158,10 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
                                        .accumulate = wants.weight && main_grad.given()};
   if (tensors.accumulate) tensors.grad_weight = main_grad_of(plan.rows, main_grad, device);
   TorchMatrix weight;
-  if (wants.input && plan.weight_again.any) {
+  if (wants.input && all.tensor<"weight_scale_inv">().given()) {
+    tensors.codes = float8_experts(plan, WeightReader::grad_input, {of.subject(), "weight"}, all.tensor<"weight">(),
+                                   all.tensor<"weight_scale_inv">(), device);
+  } else if (wants.input && plan.weight_again.any) {
     weight = operand_of(all.tensor<"weight">(), {of.subject(), "weight"}, device);
     tensors.weight = weight.view;
   } else if (wants.input) {

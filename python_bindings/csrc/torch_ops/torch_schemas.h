@@ -232,16 +232,17 @@ inline constexpr TorchSchema kGroupedGemm{
 
 // weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
 // is given the weight where the plan casts it again, and the input of a plan with an activation. The input of a gated
-// one is (M, 2 K), gate and up. main_grad: float32.
+// one is (M, 2 K), gate and up. weight_scale_inv: as of a linear layer, (experts, ...); backward then takes the weight
+// of a plan that casts it again. main_grad: float32.
 inline constexpr TorchSchema kGroupedLinearForward{
     .name = "grouped_linear_forward",
-    .arguments = "Tensor input, Tensor weight, Tensor ends, int plan, int keep",
+    .arguments = "Tensor input, Tensor weight, Tensor ends, int plan, int keep, Tensor? weight_scale_inv=None",
     .results = "Tensor output, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kGroupedLinearBackward{
     .name = "grouped_linear_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan,"
-        " int wants",
+        " int wants, Tensor? weight_scale_inv=None",
     .results = "Tensor grad_input, Tensor grad_weight",
     .in_place = "Tensor(a!)? main_grad=None"};
 
@@ -253,13 +254,14 @@ inline constexpr TorchSchema kExpertsMlpForward{
     .name = "experts_mlp_forward",
     .arguments =
         "Tensor input, Tensor router_weights, Tensor up_weight, Tensor down_weight, Tensor tokens, Tensor rows,"
-        " Tensor ends, int plan, int keep",
+        " Tensor ends, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
     .results = "Tensor output, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kExpertsMlpBackward{
     .name = "experts_mlp_backward",
     .arguments =
         "Tensor grad_output, Tensor router_weights, Tensor? up_weight, Tensor? down_weight, Tensor tokens,"
-        " Tensor rows, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants",
+        " Tensor rows, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants,"
+        " Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
     .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up, Tensor grad_down",
     .in_place = "Tensor(a!)? up_main_grad=None, Tensor(b!)? down_main_grad=None"};
 

@@ -26,7 +26,8 @@ LinearGradients wanted(const GroupedLinearBackwardTensors& t) {
 // grad_weight, if the codes of the weights that backward makes have room in it.
 MemoryRegion lent_by_grad_weight(const GroupedLinearPlan& plan, const GroupedLinearBackwardTensors& t) {
   const Tensor& lender = t.grad_weight;
-  if (!is_given(lender) || t.accumulate || lender.row_stride != lender.cols || overlap(lender, t.weight)) return {};
+  const bool is_read = overlap(lender, t.weight) || overlap(lender, t.codes.codes);
+  if (!is_given(lender) || t.accumulate || lender.row_stride != lender.cols || is_read) return {};
   const MemoryRegion region{lender.data, static_cast<std::size_t>(lender.rows * lender.cols * size_of(lender.dtype))};
   const bool aligned = reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment == 0;
   return aligned && region.bytes >= plan.weight_again_memory().bytes ? region : MemoryRegion{};
@@ -163,14 +164,16 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
     check.dtype(grad_input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     check.all(grad_input, t.grad_input.dtype, "", tokens, in, "[rows of the last forward's input, in_features]");
     check.disjoint(grad_input, {grad_output, grad_output_index});
-    if (plan.weight_again.any) {
+    if (plan.weight_again.any && !is_given(t.weight) && is_given(t.codes.codes)) {
+      check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight_again.spec,
+                         out, in, plan.weight_scale_of_grad_input());
+    } else if (plan.weight_again.any) {
       check.weight(t.weight);
       check.weight_amax("weight_amax", t.weight_amax);
     } else {
-      const CastSpec& cast = plan.weight.spec;
       check.expert_codes({"transposed codes", &t.codes.transposed},
-                         {"scale_inv of transposed codes", &t.codes.transposed_scale_inv}, cast, in, out,
-                         cast.transposed_scale.value_or(cast.scale));
+                         {"scale_inv of transposed codes", &t.codes.transposed_scale_inv}, plan.weight.spec, in, out,
+                         plan.weight_scale_of_grad_input());
     }
   }
   if (wants.weight) {
@@ -238,6 +241,16 @@ Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpe
   backend.cast(spec, tensors, run.stream);
   if (run.observer != nullptr) report_weights(plan, spec, tensors, run);
   return all;
+}
+
+// Codes by rows, each expert's transposed to where a cast would write them.
+Float8View transposed_weights(const GroupedLinearPlan& plan, Backend& backend, const Float8View& given,
+                              const MemoryRegion& into, const LinearRun& run) {
+  Float8View made = views_of(plan.weight_again_memory(), into, backend.device());
+  backend.relayout({.transposed = true}, {.input = given.codes, .output = made.transposed, .matrices = plan.experts},
+                   run.stream);
+  made.transposed_scale_inv = given.scale_inv;
+  return made;
 }
 
 // Of codes that were placed for more tokens, those of the call's.
@@ -311,7 +324,9 @@ void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend
                                  const Float8View& grad_output, const MemoryRegion& weight_memory,
                                  const LinearRun& run) {
   Float8View weight = t.codes;
-  if (plan.weight_again.any) {
+  if (plan.weight_again.any && !is_given(t.weight)) {
+    weight = transposed_weights(plan, backend, t.codes, weight_memory, run);
+  } else if (plan.weight_again.any) {
     const CastTensors maxima_of{.input = t.weight, .scale_inv = {}, .known_amax = t.weight_amax};
     weight =
         cast_weights(plan, backend, plan.weight_again.spec, maxima_of, plan.weight_again_memory(), weight_memory, run);

@@ -70,6 +70,8 @@ struct INGOT_API GroupedLinearPlan {
   // once less: one for each expert (tensorwise) or for each column of each (rowwise). 0 if it has no use for them.
   std::int64_t weight_amax_count() const;
   std::optional<ScaleGranularity> weight_amax_granularity() const;
+  // What shares a scale_inv in the codes that the GEMM of grad_input reads, in terms of the weight.
+  ScaleGranularity weight_scale_of_grad_input() const;
   LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(placed_tokens(tokens)); }
   // observed: for runs whose observer wants values.
   std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
@@ -125,8 +127,10 @@ struct GroupedLinearBackwardTensors {
   bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
   Tensor weight{};          // if plan.weight_again.any and grad_input is given
   Tensor weight_amax{};     // then, as cast_expert_weights() wrote it of this weight; the same results without it
-  Float8View codes{};       // otherwise, for grad_input
-  MemoryRegion scratch{};   // grouped_linear_backward_scratch()
+  // Otherwise, for grad_input. If plan.weight_again.any they may be given in place of the weight: `codes` [experts * N,
+  // K], by rows, with the `scale_inv` of that cast, which the call transposes where it would cast.
+  Float8View codes{};
+  MemoryRegion scratch{};  // grouped_linear_backward_scratch()
 };
 
 // The scratch of this call, up to plan.backward_scratch(): less where the codes of plan.weight_again have room in

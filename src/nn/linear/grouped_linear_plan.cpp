@@ -92,6 +92,11 @@ std::optional<ScaleGranularity> GroupedLinearPlan::weight_amax_granularity() con
   return {};
 }
 
+ScaleGranularity GroupedLinearPlan::weight_scale_of_grad_input() const {
+  const CastSpec& cast = weight_again.any ? weight_again.spec : weight.spec;
+  return cast.transposed_scale.value_or(cast.scale);
+}
+
 std::int64_t GroupedLinearPlan::weight_amax_count() const {
   const std::optional<ScaleGranularity> maxima = weight_amax_granularity();
   return maxima ? experts * scale_count(*maxima, rows.shape.out_features, rows.shape.in_features) : 0;

@@ -64,13 +64,17 @@ class ExpertsChecker : public LinearChecker {
         refuse(name, "has maxima, but its cast in backward takes none that forward's finds: leave them out");
       all({name, &weight.weight_amax}, Dtype::f32, ", as maxima are", 1, maxima, "the weights' maxima");
     }
+    const std::int64_t scales = layer.experts * scale_count(layer.weight_scale_of_grad_input(), out, in);
+    if (layer.weight_again.any && !is_given(weight.weight) && is_given(weight.codes.codes)) {
+      return one_set(name, weight.codes.codes, weight.codes.scale_inv, layer.weight_again.spec, layer.experts * out, in,
+                     scales);
+    }
     if (layer.weight_again.any) {
       return all({name, &weight.weight}, *layer.rows.dtypes.weight, ", the plan's dtype", layer.experts * out, in,
                  "[experts * out_features, in_features]");
     }
-    const CastSpec& cast = layer.weight.spec;
-    one_set(name, weight.codes.transposed, weight.codes.transposed_scale_inv, cast, layer.experts * in, out,
-            layer.experts * scale_count(cast.transposed_scale.value_or(cast.scale), out, in));
+    one_set(name, weight.codes.transposed, weight.codes.transposed_scale_inv, layer.weight.spec, layer.experts * in,
+            out, scales);
   }
   void wanted(const NamedTensor& grad, bool wanted) const {
     if (!wanted) refuse(grad.name, "is given, but backward did not want it, and kept nothing for it");

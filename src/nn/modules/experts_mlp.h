@@ -145,7 +145,7 @@ struct ExpertsMlpForwardTensors {
   MemoryRegion scratch{};        // plan.forward_scratch(M, ...), unless the stream's allocator gives it
 };
 
-// A layer's weights in backward: as GroupedLinearBackwardTensors has them.
+// A layer's weights in backward, values or codes: as GroupedLinearBackwardTensors has them.
 struct ExpertsBackwardWeight {
   Tensor weight{};
   Tensor weight_amax{};
