@@ -1,4 +1,4 @@
-"""FSDP2 that gathers the weights of ingot.nn's layers in FP8: which weights, and how their layers cast them."""
+"""FSDP2 that gathers the weights of ingot.nn's layers and of experts in FP8: which weights, and how they are cast."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from ..torch._checks import refuse
+from ..torch._checks import check_recipe_of_experts, refuse
 from ..torch._gathered_weight import Casts
 from ..torch._layers import ingot_layers, name_layers
-from ..torch._model_weights import users_of_parameters
+from ..torch._model_weights import ExpertsWeight, users_of_parameters, weights_of_experts
 from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
+from ..torch._other_gathers import EXPERTS
 from ..torch._shard_gather import (
     agree_at_first_call, gathered_again, gathered_in_float8, precompute, weights_changed as weights_changed
 )
-from ..torch._sharded_weight import ShardedWeight, say_once
+from ..torch._sharded_weight import ShardedWeight, say_once, subject_of
 
 _log = logging.getLogger("ingot")
 _E4M3 = torch.float8_e4m3fn
@@ -33,31 +34,62 @@ _CASTS = {
     "delayed": Casts(_E4M3, "tensor", "tensor", False, delayed=True),
 }
 
+_CALLER = "float8_all_gather"
+
 Filter = Callable[[str, torch.nn.Parameter], bool]
+Experts = Callable[[str, torch.nn.Parameter], Optional[str]]
 
 
 class _Weight(NamedTuple):
+    """layer: what computes with the weight, a layer of Ingot or a module that calls functions of experts. is_transposed: of
+    experts, the weight is stored as (experts, K, N)."""
+
     name: str
     weight: torch.nn.Parameter
     casts: Casts
     layer: torch.nn.Module
+    is_transposed: bool = False
+
+    @property
+    def subject(self) -> str:
+        return subject_of(self.name, self.weight.dim())
 
 
-def _weights(model: torch.nn.Module) -> Iterator[_Weight]:
-    """Those of the model's layers, a tied one once for each."""
+def _weights(model: torch.nn.Module, experts: Optional[Experts]) -> Iterator[_Weight]:
+    """Those of the model's layers and of its experts, a tied one once for each."""
     for _, layer in ingot_layers(model):
         casts = _CASTS.get(getattr(getattr(layer, "options", None), "recipe", ""))
         for name, weight in layer.named_weights() if casts is not None else ():
             if isinstance(weight, torch.nn.Parameter) and weight.dtype in HIGH_PRECISION:
                 yield _Weight(name, weight, casts, layer)
+    for each in _experts(model, experts):
+        if each.weight.dtype in HIGH_PRECISION:
+            yield _Weight(each.name, each.weight, _CASTS[each.recipe], each.module, each.is_transposed)
+
+
+def _experts(model: torch.nn.Module, experts: Optional[Experts]) -> Iterator[ExpertsWeight]:
+    """Those of converted modules, and those that a program's own modules give to functions of experts."""
+    converted = list(weights_of_experts(model))
+    yield from converted
+    known = {id(each.weight) for each in converted}
+    for path, module in model.named_modules() if experts is not None else ():
+        for key, weight in module._parameters.items():
+            name = f"{path}.{key}" if path else key
+            recipe = None if weight is None or id(weight) in known else experts(name, weight)
+            if recipe is None:
+                continue
+            check_recipe_of_experts(f"{_CALLER} experts: of {name}", recipe)
+            if weight.dim() != 3:
+                refuse(_CALLER, f"experts: takes {name}, which is {tuple(weight.shape)}, expected weights (experts, N, K)")
+            yield ExpertsWeight(name, weight, recipe, module)
 
 
 def float8_all_gather(
-    model: torch.nn.Module, *, filter: Optional[Filter] = None, recomputed: bool = False
+    model: torch.nn.Module, *, filter: Optional[Filter] = None, recomputed: bool = False, experts: Optional[Experts] = None
 ) -> Tuple[str, ...]:
-    """From now on FSDP2 gathers the weights of the model's FP8 layers in FP8, one byte for each element, and no layer casts
-    them; to be called before fully_shard(). Returns the names of these weights' layers; none, with a warning in the log, for a
-    model without FP8 layers.
+    """From now on FSDP2 gathers the weights of the model's FP8 layers and experts in FP8, one byte for each element, and nothing
+    casts them afterwards; to be called before fully_shard(). Returns the names of these weights' layers, and of experts those of
+    the parameters; none, with a warning in the log, for a model without any.
 
     Parameters, optimizers and checkpoints stay in high precision, and training has the bits that it has without: with a
     mixed-precision policy each rank rounds its shard to `param_dtype` before it casts it. filter(name, weight) says which
@@ -70,39 +102,59 @@ def float8_all_gather(
     module shares which is no layer of Ingot, and blocks that a rank's rows would cut ("blockwise": a multiple of 128 rows a
     rank). Layers with "high_precision" are left alone.
 
+    Experts are those of convert_experts_() and convert_grouped_experts_(). Of modules of your own, experts(name, parameter)
+    returns the recipe of a parameter (experts, N, K) that their forward gives to experts_mlp() or grouped_linear(), the one that
+    its options say, and None of any other. FSDP shards experts whole, so nothing is reduced; a stack that is sharded otherwise,
+    or stored as (experts, K, N), is gathered in high precision, which is logged once.
+
     precompute_float8_all_gather() after each optimizer.step() casts all shards together. Raises LinearError for a model that
     is sharded already. The first step asks whether all ranks gather the same weights; if not, each of them raises LinearError,
     which names the first that differs.
     """
     if any(isinstance(module, FSDPModule) for module in model.modules()):
-        refuse("float8_all_gather", "model: is sharded by FSDP already: call it before fully_shard()")
+        refuse(_CALLER, "model: is sharded by FSDP already: call it before fully_shard()")
+    if experts is not None and not callable(experts):
+        refuse(
+            _CALLER,
+            f"experts: is a {type(experts).__name__}, expected a function (name, parameter) that returns the recipe of a stack of "
+            "experts, or None",
+        )
     name_layers(model)
     names = []
     users = users_of_parameters(model)
     wanted: Dict[int, list] = {}
-    for each in _weights(model):
+    for each in _weights(model, experts):
         wanted.setdefault(id(each.weight), []).append(each)
     if not wanted:
         _log.warning("float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first")
     for same in wanted.values():
-        name, weight, casts, _ = same[0]
+        name, weight, casts = same[0][:3]
         if filter is not None and not filter(name, weight):
             continue
         reason = _reason(same, users[id(weight)], recomputed)
         if reason:
-            say_once(name, f"FSDP gathers its weight in high precision: {reason}")
+            say_once(same[0].subject, f"FSDP gathers its weight in high precision: {reason}")
             continue
         holders = [(module, key) for module in users[id(weight)] for key, value in module._parameters.items() if value is weight]
         gathered = _gathered(weight, casts, name)
         if gathered is not weight:
-            refuse(f'linear "{name}"', "weight: something else holds it, as a graph or a weak reference does: make it anew")
+            refuse(same[0].subject, "weight: something else holds it, as a graph or a weak reference does: make it anew")
         for module, key in holders:
             module.register_load_state_dict_post_hook(partial(_gather_again, key=key, casts=casts, name=name))
         for each in same:
-            each.layer._gathers = True
+            _note(each)
         names.append(name)
     agree_at_first_call(model)
     return tuple(names)
+
+
+def _note(each: _Weight) -> None:
+    """For refuse_other_gathers()."""
+    if each.weight.dim() == 2:
+        each.layer._gathers = True
+        return
+    key = next(key for key, weight in each.layer._parameters.items() if weight is each.weight)
+    vars(each.layer).setdefault(EXPERTS, {})[key] = each.name
 
 
 def _gathered(weight: torch.nn.Parameter, casts: Casts, name: str) -> torch.nn.Parameter:
@@ -130,7 +182,10 @@ def _gather_again(module: torch.nn.Module, _: Any, key: str, casts: Casts, name:
 def _reason(same: list, users: Dict[torch.nn.Module, str], recomputed: bool) -> str:
     """Why the weight cannot be gathered in FP8, or ""."""
     casts = same[0].casts
-    others = [name for module, name in users.items() if not _is_part(module)]
+    if any(each.is_transposed for each in same):
+        return "it is stored as (experts, K, N), and codes of (experts, N, K) are gathered"
+    known = {id(each.layer) for each in same if each.weight.dim() == 3}
+    others = [name for module, name in users.items() if id(module) not in known and not _is_part(module)]
     if others:
         return f"{others[0]} shares it, and reads it in high precision"
     if any(each.casts != casts for each in same):

@@ -13,6 +13,7 @@ from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse_second_de
 from ._errors import from_operator
 from ._experts_plans import PlansOfExperts
 from ._fsdp_units import frees_weights, frees_weights_of_trace
+from ._gathered_weight import is_gathered
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
@@ -108,7 +109,7 @@ class _ExpertsMlp(torch.autograd.Function):
         needs = ctx.needs_input_grad
         index = tokens, rows, ends
         # Maxima of weights that FSDP2 gathers again would be those of other values, if they changed in between.
-        leaves = any(needs[:3]) and not (reads_weight and _frees_weights())
+        leaves = any(needs[:3]) and not (reads_weight and (is_gathered(up) or is_gathered(down) or _frees_weights()))
         keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
         output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *index, plan, keep)
         ctx.name, ctx.plan, ctx.wants = name, plan, _wants_of(needs)
@@ -184,7 +185,8 @@ def run_experts_mlp(
     )
     wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
     # Of rows, whose number the GEMMs have, not of tokens.
-    again = not wanted or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
+    again = not wanted or is_gathered(up) or is_gathered(down)
+    again = again or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
     experts, _, features = ops.fixed_sizes(up)
     sizes = experts, features, ops.fixed_sizes(down)[2]

@@ -57,6 +57,12 @@ class Unit:
         return bool(self.parameter.is_dtensor)
 
     @property
+    def is_split_along_rows(self) -> bool:
+        """Has the other parallelism split its first dimension alone, as expert parallelism does?"""
+        spec = getattr(self.parameter, "_unsharded_dtensor_spec", None) or getattr(self.parameter, "_tp_spec", None)
+        return spec is not None and all(place.is_replicate() or place.is_shard(0) for place in spec.placements)
+
+    @property
     def gathered_dtype(self) -> torch.dtype:
         """Of a gather in high precision."""
         local = self.parameter.sharded_param._local_tensor

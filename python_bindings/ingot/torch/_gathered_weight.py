@@ -3,6 +3,7 @@ operators get its codes and their scale_inv in its place, and so layers take it 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import torch
@@ -15,7 +16,8 @@ aten = torch.ops.aten
 
 
 class Casts(NamedTuple):
-    """How the GEMMs of a layer read its weight (out_features, in_features).
+    """How the GEMMs of a layer read its weight (out_features, in_features), or each of a stack of experts (experts, out_features,
+    in_features).
 
     dtype: of the codes. output: the elements that share a scale in the codes that the GEMM of the output reads: "tensor",
     "row" or "128x128". grad_input: in those that the GEMM of grad_input reads: the same word where it reads the same codes,
@@ -37,18 +39,27 @@ class Casts(NamedTuple):
         return self.grad_input if backward else self.output
 
 
-def scale_inv_count(kind: str, rows: int, columns: int) -> int:
-    """How many scale_inv the codes of a matrix have."""
+def scale_inv_count(kind: str, *shape: int) -> int:
+    """How many scale_inv the codes of a matrix have, or of a stack of matrices, each of which has its own."""
+    *experts, rows, columns = shape
     if kind == "128x128":
-        return -(-rows // 128) * -(-columns // 128)
-    return {"tensor": 1, "row": rows, "col": columns}[kind]
+        of_each = -(-rows // 128) * -(-columns // 128)
+    else:
+        of_each = {"tensor": 1, "row": rows, "col": columns}[kind]
+    return of_each * math.prod(experts)
+
+
+def is_shared(kind: str, dimensions: int) -> bool:
+    """Are the scales of a weight that is sharded along its first dimension those of all ranks' values? Those of a stack of
+    experts are each expert's, which is whole."""
+    return dimensions == 2 and kind in ("tensor", "col")
 
 
 # ---- the weight ----
 
 
 class GatheredWeight(torch.Tensor):
-    """codes: float8 (out_features, in_features), contiguous; scale_inv: float32, as many as Casts.output has, in a row.
+    """codes: float8 of the weight's shape, contiguous; scale_inv: float32, as many as Casts.output has, in a row.
     of_backward: None, or the scale_inv of Casts.grad_input where that reads other codes, which then take the place of the
     first ones in the same memory while a backward runs. `holds`, which of the two are there: False, True for those of
     backward, None for both.
@@ -135,8 +146,9 @@ class GatheredWeight(torch.Tensor):
 
 
 def _is_first_rows(weight: GatheredWeight, size, stride, offset: int = 0) -> bool:
-    """FSDP takes away the rows by which shards were padded."""
-    return len(size) == 2 and size[0] <= weight.shape[0] and [size[1], *stride, offset] == [weight.shape[1], size[1], 1, 0]
+    """FSDP takes away the rows, or experts, by which shards were padded."""
+    same = tuple(size[1:]) == tuple(weight.shape[1:]) and tuple(stride) == tuple(weight.stride()) and offset == 0
+    return same and size[0] <= weight.shape[0]
 
 
 _TENSORS = ("codes", "scale_inv", "of_backward", "second_codes", "own_amax")  # in the order of GatheredWeight()

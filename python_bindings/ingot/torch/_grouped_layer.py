@@ -14,6 +14,7 @@ from ._eager_linear import wants_of
 from ._errors import from_operator
 from ._experts_plans import PlansOfExperts
 from ._exported import export_layer, is_exporting
+from ._gathered_weight import is_gathered
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, fake, flops
@@ -145,7 +146,7 @@ def run_grouped_layer(
     main_grad = main_grad_of_experts(weight, subject)
     # Codes for a backward that does not come are not made.
     needs_codes = torch.is_grad_enabled() and input.requires_grad
-    again = not needs_codes or casts_weight_again(options.keep_weight_codes, input, needs_codes)
+    again = not needs_codes or is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, needs_codes)
     trains = torch.is_grad_enabled() and weight.requires_grad
     rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "")
     if torch.compiler.is_compiling():

@@ -4,7 +4,7 @@ included, and those that are in no linear layer and so stay in high precision.""
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Iterator, List, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import torch
 
@@ -82,6 +82,33 @@ def _has_float8_experts(module: torch.nn.Module) -> bool:
 def float8_experts(model: torch.nn.Module) -> Tuple[str, ...]:
     """The names of a model's modules of stacked experts that are FP8."""
     return tuple(name for name, module in model.named_modules() if _has_float8_experts(module))
+
+
+class ExpertsWeight(NamedTuple):
+    """A parameter (experts, N, K) of a module whose experts train in FP8, and how it is called and cast. is_transposed: it is
+    stored as (experts, K, N)."""
+
+    name: str
+    weight: torch.nn.Parameter
+    recipe: str
+    module: torch.nn.Module
+    is_transposed: bool = False
+
+
+_OF_STACKS, _OF_GROUPED = ("gate_up_proj", "up_proj", "down_proj"), ("w1", "w2", "w3")
+
+
+def weights_of_experts(model: torch.nn.Module) -> Iterator[ExpertsWeight]:
+    """Those of a model's modules that convert_experts_() or convert_grouped_experts_() has converted, a tied one once for each."""
+    for path, module in model.named_modules():
+        if not _has_float8_experts(module) or is_ingot_layer(module):
+            continue
+        recipe = getattr(getattr(module, "ingot_options", None), "recipe", "rowwise")  # of a config that was set by name
+        transposed = is_stack(module) and bool(module.is_transposed)
+        for key in _OF_STACKS if is_stack(module) else _OF_GROUPED:
+            weight = module._parameters.get(key)
+            if weight is not None:
+                yield ExpertsWeight(f"{path}.{key}" if path else key, weight, recipe, module, transposed)
 
 
 def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:

@@ -16,20 +16,27 @@ from ._errors import LinearError
 from ._fsdp_units import unit_of
 from ._layers import ingot_layers
 
+EXPERTS = "_gathered_experts"  # of a module that calls functions of experts: the names of these weights, by their keys
 _FLATTENED = "_fsdp_flattened"  # FSDP1 sets it on what it has flattened, and on the result
 
 
 def refuse_other_gathers(model: torch.nn.Module) -> None:
     """Raises LinearError where something else than FSDP2 gathers a weight of the model that was to be gathered in FP8."""
+    for module in model.modules():
+        for key, name in vars(module).get(EXPERTS, {}).items():
+            if is_computed(module, key):
+                _refuse_computed(f'experts "{name}"')
+            if is_flattened(getattr(module, key, None)):
+                refuse_fsdp1(f'experts "{name}"')
     for _, layer in ingot_layers(model):
         if not getattr(layer, "_gathers", False):
             continue
         for part in layer.modules():
             if is_computed(part):
-                _refuse_computed(layer.layer_name)
+                _refuse_computed(f'linear "{layer.layer_name}"')
         for name, weight in layer.named_weights():
             if is_flattened(weight):
-                refuse_fsdp1(name)
+                refuse_fsdp1(f'linear "{name}"')
 
 
 def is_flattened(weight: Optional[torch.Tensor]) -> bool:
@@ -37,13 +44,13 @@ def is_flattened(weight: Optional[torch.Tensor]) -> bool:
     return any(getattr(each, _FLATTENED, False) for each in (weight, getattr(weight, "_base", None)))
 
 
-def is_computed(part: torch.nn.Module) -> bool:
-    """Is its weight made, whenever it is read, of a DTensor that was to be gathered in FP8, and that is not FSDP2's?"""
-    if not isinstance(inspect.getattr_static(type(part), "weight", None), property):
+def is_computed(part: torch.nn.Module, key: str = "weight") -> bool:
+    """Is its weight, or its other parameter, made, whenever it is read, of a DTensor that was to be gathered in FP8, and that is not FSDP2's?"""
+    if not isinstance(inspect.getattr_static(type(part), key, None), property):
         return False
-    stored = part._parameters.get("weight")
-    if stored is None and "parametrizations" in part._modules and "weight" in part._modules["parametrizations"]:
-        stored = getattr(part._modules["parametrizations"]["weight"], "original", None)
+    stored = part._parameters.get(key)
+    if stored is None and "parametrizations" in part._modules and key in part._modules["parametrizations"]:
+        stored = getattr(part._modules["parametrizations"][key], "original", None)
     return isinstance(stored, DTensor) and hasattr(stored._local_tensor, "fsdp_pre_all_gather") and unit_of(stored) is None
 
 
@@ -53,17 +60,15 @@ _INSTEAD = (
 )
 
 
-def refuse_fsdp1(name: str) -> NoReturn:
+def refuse_fsdp1(subject: str) -> NoReturn:
     raise LinearError(
-        f'linear "{name}" weight: FullyShardedDataParallel (FSDP1) gathers it in high precision, and only FSDP2 gathers in '
-        f"FP8: {_INSTEAD}"
+        f"{subject} weight: FullyShardedDataParallel (FSDP1) gathers it in high precision, and only FSDP2 gathers in FP8: {_INSTEAD}"
     )
 
 
-def _refuse_computed(name: str) -> NoReturn:
+def _refuse_computed(subject: str) -> NoReturn:
     raise LinearError(
-        f'linear "{name}" weight: a parametrization, like SimpleFSDP\'s, gathers it in high precision, and only FSDP2 gathers '
-        f"in FP8: {_INSTEAD}"
+        f"{subject} weight: a parametrization, like SimpleFSDP's, gathers it in high precision, and only FSDP2 gathers in FP8: {_INSTEAD}"
     )
 
 

@@ -26,9 +26,10 @@ def _codes_in(codes: Optional[torch.Tensor], sent: Optional[torch.Tensor], devic
 class ShardCast:
     """A shard in FP8: scales, scale_inv and codes for forward (index 0) and backward (1), None where they are not made.
 
-    A scale is what values are multiplied by, float32; of columns, scale_inv may have more than there are. codes: float8 (n, K);
-    `bytes` the same as uint8, with the rows of zeros that a rank sends besides; None of a scale that a program has set.
-    `whole` are the scale_inv of the whole weight, where it is made of rows or blocks and they are not sent with the codes. amax:
+    A scale is what values are multiplied by, float32; of columns, scale_inv may have more than there are. codes: float8 (n, K),
+    or (n, N, K) of experts; `bytes` the same as uint8, with the rows of zeros, or experts, that a rank sends besides; None of a
+    scale that a program has set. `whole` are the scale_inv of the whole weight, where it is made of rows, blocks or experts and
+    they are not sent with the codes. amax:
     of delayed scales, max |x| of the shard. dtype: what the values are rounded to before. rows: the shape of the shard, and where
     it begins in the memory that aliases share. precomputed: were all ranks asked, for all weights? Then `sent` is what
     fsdp_pre_all_gather() has returned for forward and for backward. writes: how often a plan has written them, in place.

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from ._errors import LinearError
 from ._operators import PlanTable
 from ._fsdp_units import unit_of
-from ._gathered_weight import Casts, scale_inv_count
+from ._gathered_weight import Casts, is_shared, scale_inv_count
 from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
 from ._shard_plan import Part, ShardPlan
@@ -267,14 +267,14 @@ def _made_plan(group: _Group, parameters: List[DTensor], parts: List[Part]) -> T
 
 
 def _gather_scale_inv(group: _Group, casts: List[_Cast]) -> None:
-    """The scale_inv of rows and blocks whose shards are not equal, all in one collective."""
+    """The scale_inv of rows, blocks and experts whose shards are not equal, all in one collective."""
     ranks = _ranks(group)
     uneven = [
         (each, side, each.weight._casts.kind(side == 1))
         for each in casts
         for side in (0, 1)
         if each.cast.codes[side] is not None
-        and each.weight._casts.kind(side == 1) in ("row", "128x128")
+        and not is_shared(each.weight._casts.kind(side == 1), each.weight.dim())
         and each.parameter.shape[0] % ranks != 0
     ]
     if not uneven:

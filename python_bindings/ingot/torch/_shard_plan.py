@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import torch
 
 from .. import _core
 from ._errors import LinearError
-from ._gathered_weight import Casts, scale_inv_count
+from ._gathered_weight import Casts, is_shared, scale_inv_count
 from ._layers import context_name
 from ._operators import HIGH_PRECISION
 from ._shard_casts import ShardCast, rows_of
 
 class Part(NamedTuple):
-    """One side of a weight's cast: a shard's values (n, K), contiguous, how they are cast, for forward (0) or backward (1),
-    the dtype that they are rounded to first, or None, and how many rows a rank sends, n or more."""
+    """One side of a weight's cast: a shard's values (n, K), or (n, N, K) of n experts, contiguous, how they are cast, for forward
+    (0) or backward (1), the dtype that they are rounded to first, or None, and how many rows or experts a rank sends, n or
+    more."""
 
     values: torch.Tensor
     casts: Casts
@@ -30,7 +32,7 @@ class Part(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Are its scales those of all ranks?"""
-        return self.kind in ("tensor", "col")
+        return is_shared(self.kind, self.values.dim())
 
     @property
     def key(self) -> tuple:
@@ -49,12 +51,33 @@ def _aligned(count: int) -> int:
     return -(-count // 256) * 256
 
 
-def _shard(part: Part, sets: list) -> _core.TorchShard:
+class _Codes(NamedTuple):
+    """Where the cast of a part writes, and what it reads besides the values: tensors of all its matrices."""
+
+    kind: str
+    codes: torch.Tensor
+    amax: torch.Tensor
+    scales: torch.Tensor
+    scale_inv: torch.Tensor
+
+    def of_matrix(self, at: int, size: int, scales: int) -> _core.TorchShardCodes:
+        """size: the elements of a matrix; scales: how many of these it has."""
+        floats = (each.data_ptr() + 4 * at * scales for each in (self.amax, self.scales, self.scale_inv))
+        return _core.TorchShardCodes(self.kind, self.codes.data_ptr() + at * size, *floats)
+
+
+def _shards(part: Part, sets: Sequence[_Codes]) -> List[_core.TorchShard]:
+    """A shard's matrices: one, or each expert's."""
     rounds = part.dtype is not None and part.dtype != part.values.dtype
     rounded = HIGH_PRECISION[part.dtype] if rounds else ""
-    code_dtype = str(part.casts.dtype).removeprefix("torch.float8_")
-    values = (part.values.data_ptr(), HIGH_PRECISION[part.values.dtype], *part.values.shape)
-    return _core.TorchShard(*values, rounded, code_dtype, part.casts.pow2, sets)
+    rest = (rounded, str(part.casts.dtype).removeprefix("torch.float8_"), part.casts.pow2)
+    values, dtype, (*experts, rows, columns) = part.values, HIGH_PRECISION[part.values.dtype], part.values.shape
+    made = []
+    for at in range(math.prod(experts)):
+        of_matrix = [each.of_matrix(at, rows * columns, scale_inv_count(each.kind, rows, columns)) for each in sets]
+        data = values.data_ptr() + at * rows * columns * values.element_size()
+        made.append(_core.TorchShard(data, dtype, rows, columns, *rest, of_matrix))
+    return made
 
 
 class ShardPlan:
@@ -79,9 +102,9 @@ class ShardPlan:
             part = parts[at]
             places[at] = _Place(floats, inverse, codes)
             floats += counts[at]
-            sent = -(-counts[at] // ranks) * ranks if part.kind == "col" else counts[at]
+            sent = -(-counts[at] // ranks) * ranks if part.is_shared and part.kind == "col" else counts[at]
             inverse += -(-sent // 4) * 4  # cuBLASLt reads them at multiples of 16 bytes
-            codes += _aligned(part.rows * part.values.shape[1])
+            codes += _aligned(part.rows * math.prod(part.values.shape[1:]))
             if part.is_shared:
                 self._shared = floats
         f32 = {"dtype": torch.float32, "device": device}
@@ -91,25 +114,24 @@ class ShardPlan:
         self._delayed: List[slice] = []
         sets: dict = {}  # of each shard
         for part, place, count, cast in zip(parts, places, counts, casts):
-            rows, columns = part.values.shape
-            sent = -(-count // ranks) * ranks if part.kind == "col" else count
+            rows, *sizes = part.values.shape
+            sent = -(-count // ranks) * ranks if part.is_shared and part.kind == "col" else count
             amax = self._amax[place.amax : place.amax + count]
             scales = self._scales[place.amax : place.amax + count]
             scale_inv = self._scale_inv[place.scale_inv : place.scale_inv + sent]
-            bytes_ = self._codes[place.codes : place.codes + part.rows * columns].view(part.rows, columns)
-            cast.scales[part.side] = scales.view(()) if part.kind == "tensor" else scales
+            bytes_ = self._codes[place.codes : place.codes + part.rows * math.prod(sizes)].view(part.rows, *sizes)
+            cast.scales[part.side] = scales.view(()) if part.is_shared and part.kind == "tensor" else scales
             cast.scale_inv[part.side] = scale_inv
             cast.bytes[part.side] = bytes_
             cast.codes[part.side] = bytes_[:rows].view(part.casts.dtype)
             if part.casts.delayed:
                 self._delayed.append(slice(place.amax, place.amax + 1))
-            pointers = (each.data_ptr() for each in (bytes_, amax, scales, scale_inv))
-            sets.setdefault(id(cast), (part, []))[1].append(_core.TorchShardCodes(part.kind, *pointers))
+            sets.setdefault(id(cast), (part, []))[1].append(_Codes(part.kind, bytes_, amax, scales, scale_inv))
         self._own = torch.zeros(len(self._delayed), **f32)
         delayed = (cast for part, cast in zip(parts, casts) if part.casts.delayed)
         for at, cast in enumerate(delayed):
             cast.amax = self._own[at : at + 1]
-        shards = [_shard(part, of_codes) for part, of_codes in sets.values()]
+        shards = [shard for part, of_codes in sets.values() for shard in _shards(part, of_codes)]
         self._native = _core.TorchShardCasts(context_name(device), shards)
 
     def run(self, reduced: Optional[Callable], delayed_scales: Sequence[torch.Tensor] = ()) -> None:

@@ -3,7 +3,8 @@
 FSDP's parameters stay in high precision. A gather sends the codes that the next GEMM reads (Casts): for most recipes forward
 and backward read the same. Row and block scales are those of a rank's own rows, and ride along with the codes; a scale of the
 whole weight, or of its columns, needs the maxima of all ranks, which precompute() of _shard_gather.py reduces for all weights
-of a model at once.
+of a model at once. A stack of experts (experts, N, K) is sharded by experts, each of which is whole and has its own scales: they
+ride along, and nothing is reduced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from ._errors import LinearError
 from ._fsdp_units import Unit, is_recomputed, unit_of
-from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
+from ._gathered_weight import Casts, GatheredWeight, is_shared, scale_inv_count
 from ._other_gathers import is_flattened, refuse_fsdp1
 from ._names import UNNAMED, all_layers, name_where
 from ._shard_casts import Known, ShardCast, codes_of, rounded, rows_of
@@ -80,23 +81,27 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     casts = weight._casts
     ranks = mesh.size()
     kinds = {casts.output, casts.grad_input}
-    rows = -(-outer_size[0] // ranks)
+    rows, is_stack = -(-outer_size[0] // ranks), len(outer_size) == 3
     if unit is not None and unit.keeps_a_part:
         raise LinearError(
-            f'linear "{weight.full_name()}" weight: FSDP gathers it in FP8, and cannot keep a part of that after forward '
+            f"{weight.subject()} weight: FSDP gathers it in FP8, and cannot keep a part of that after forward "
             "(reshard_after_forward=<int>): set it to True or False"
         )
-    if "128x128" in kinds and ranks > 1 and rows % 128 != 0:
+    if is_stack and weight._tensor.shape[1:] != outer_size[1:]:
+        return Gather("high_precision"), "it is sharded within its experts: shard their number, dimension 0"
+    if is_stack and unit is not None and unit.is_split_again and not unit.is_split_along_rows:
+        return Gather("high_precision"), "another parallelism has split its experts too"
+    if not is_stack and "128x128" in kinds and ranks > 1 and rows % 128 != 0:
         return Gather("high_precision"), (
             f"its {outer_size[0]} rows on {ranks} ranks are {rows} each, which are no whole blocks of 128: choose sizes or a "
             "shard_placement_fn with a multiple of 128 rows a rank"
         )
-    if kinds != {"tensor"}:
+    if not is_stack and kinds != {"tensor"}:
         if weight._tensor.shape[1:] != outer_size[1:]:
             return Gather("high_precision"), "it is sharded along its columns: shard its rows"
         if unit is not None and unit.is_split_again:
             return Gather("high_precision"), "tensor parallelism has split it too"
-    rides = kinds != {"tensor"} and outer_size[0] % ranks == 0 and ranks > 1
+    rides = (is_stack or kinds != {"tensor"}) and outer_size[0] % ranks == 0 and ranks > 1
     if not casts.alternates:
         return Gather("codes", rides), ""
     if unit is not None and unit.reshards and not is_recomputed(unit):
@@ -115,10 +120,15 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
 _SAID: set = set()
 
 
-def say_once(name: str, text: str) -> None:
-    if (name, text) not in _SAID:
-        _SAID.add((name, text))
-        _log.warning('linear "%s": %s', name, text)
+def say_once(subject: str, text: str) -> None:
+    if (subject, text) not in _SAID:
+        _SAID.add((subject, text))
+        _log.warning("%s: %s", subject, text)
+
+
+def subject_of(name: str, dimensions: int) -> str:
+    """What messages call a weight."""
+    return f'{"experts" if dimensions == 3 else "linear"} "{name}"'
 
 
 def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Gather:
@@ -129,7 +139,7 @@ def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit:
             return found
     gather, why = _decided(weight, mesh, outer_size, unit)
     if why:
-        say_once(weight.full_name(), f"FSDP gathers its weight in high precision: {why}")
+        say_once(weight.subject(), f"FSDP gathers its weight in high precision: {why}")
     if unit is not None:
         unit.parameter._ingot_gather = gather
     return gather
@@ -190,7 +200,7 @@ class ShardedWeight(torch.Tensor):
         """Raises an error for another shape or dtype: PyTorch would change what it knows of this tensor, but not its
         values."""
         if is_flattened(self):
-            refuse_fsdp1(self.full_name())
+            refuse_fsdp1(self.subject())
         if value.shape != self.shape or value.dtype != self.dtype or value.device != self.device:
             raise LinearError(
                 f"the data of a weight that FSDP gathers in FP8 is {self.dtype} of shape {tuple(self.shape)} on "
@@ -332,7 +342,7 @@ class ShardedWeight(torch.Tensor):
                 if weight is sharded or weight is self or local_of(weight) is self:
                     self._known.layer = (weakref.ref(each), place)
                     return each, place
-        raise LinearError(f'linear "{self.full_name()}" weight: its layer, which has the scale, is not there any more')
+        raise LinearError(f'{self.subject()} weight: its layer, which has the scale, is not there any more')
 
     def full_name(self) -> str:
         """For messages: the layer's, or where it has none FSDP's path to the weight."""
@@ -343,6 +353,9 @@ class ShardedWeight(torch.Tensor):
             return name
         path = getattr(unit.parameter, "_param_fqn", None) if unit is not None and self._name in UNNAMED else None
         return path.removesuffix(".weight") if path else self._name
+
+    def subject(self) -> str:
+        return subject_of(self.full_name(), self.dim())
 
     # ---- FSDP2's all-gather ----
 
@@ -373,7 +386,7 @@ class ShardedWeight(torch.Tensor):
         codes = [self._codes(made[side], side, mesh, outer_size) for side in sides]
         inputs, known = self._scale_inv(gather, made, mesh, outer_size)
         cast = made[backward] if gather.mode == "in_turn" else made[False]
-        one = cast.scales[0] if self._casts.output == "tensor" else None
+        one = cast.scales[0] if self._casts.output == "tensor" and self.dim() == 2 else None
         stays, again = unit is None or not unit.reshards, unit is not None and cast.precomputed
         told = _Sent(gather, backward, mesh, outer_size, known, one, cast.amax, stays, set() if again else None)
         sent = (*codes, *inputs), told
@@ -404,9 +417,10 @@ class ShardedWeight(torch.Tensor):
     def _side_scale_inv(self, gather: Gather, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
         """The scale_inv of the whole weight, or, where they ride along, what this rank sends of them."""
         at, kind = 1 if side and self._casts.alternates else 0, self._casts.kind(side)
-        if kind in ("tensor", "col") or gather.scales_ride or mesh.size() == 1:
+        is_of_all = is_shared(kind, len(outer_size))
+        if is_of_all or gather.scales_ride or mesh.size() == 1:
             scale_inv = cast.scale_inv[at]
-            if kind != "col":
+            if not is_of_all or kind != "col":
                 return scale_inv
             return _part(scale_inv, mesh, outer_size[1]) if gather.scales_ride else scale_inv[: outer_size[1]]
         if cast.whole[at] is not None:
@@ -431,9 +445,9 @@ class ShardedWeight(torch.Tensor):
         kind = self._casts.kind(side)
         if not gather.scales_ride:
             return scale_inv_count(kind, *outer_size)
-        if kind == "col":
+        if kind == "col" and is_shared(kind, len(outer_size)):
             return -(-outer_size[1] // mesh.size())
-        return scale_inv_count(kind, outer_size[0] // mesh.size(), outer_size[1])
+        return scale_inv_count(kind, outer_size[0] // mesh.size(), *outer_size[1:])
 
     def fsdp_post_all_gather(self, all_gather_outputs, metadata: _Sent, param_dtype: torch.dtype, *, out=None):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
@@ -491,7 +505,7 @@ class ShardedWeight(torch.Tensor):
     def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
         """Codes and scale_inv of the whole weight that FSDP has not gathered now, by collectives of their own."""
         say_once(
-            self.full_name(),
+            self.subject(),
             "its forward runs again in backward, or its backward without a gather before it, and reads codes that FSDP has "
             "not gathered: they are gathered once more, while everything waits. float8_all_gather(model, recomputed=True), or "
             "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
@@ -501,7 +515,7 @@ class ShardedWeight(torch.Tensor):
         cast = shard._cast(mesh, outer_size, dtype, side)
         codes = shard._codes(cast, side, mesh, outer_size).reshape(-1)
         codes = gathered_of(codes, mesh.mesh) if mesh.size() > 1 else codes
-        codes = codes.view(-1, outer_size[1])[: outer_size[0]].view(self._casts.dtype)
+        codes = codes.view(-1, *outer_size[1:])[: outer_size[0]].view(self._casts.dtype)
         return codes, shard._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
 
 
@@ -578,13 +592,13 @@ def _padded(rows: torch.Tensor, mesh, outer_size: torch.Size) -> torch.Tensor:
     if rows.shape[1:] != outer_size[1:]:
         return rows.contiguous()
     missing = math.ceil(outer_size[0] / mesh.size()) - rows.shape[0]
-    return rows.contiguous() if missing == 0 else torch.nn.functional.pad(rows, (0, 0, 0, missing))
+    return rows.contiguous() if missing == 0 else torch.nn.functional.pad(rows, (*(0, 0) * (rows.dim() - 1), 0, missing))
 
 
 def padded_scale_inv(cast: ShardCast, at: int, kind: str, outer_size: torch.Size, ranks: int) -> torch.Tensor:
-    """The scale_inv of a shard's rows or blocks, as many as the longest shard has."""
+    """The scale_inv of a shard's rows, blocks or experts, as many as the longest shard has."""
     scale_inv = cast.scale_inv[at]
-    count = scale_inv_count(kind, -(-outer_size[0] // ranks), outer_size[1])
+    count = scale_inv_count(kind, -(-outer_size[0] // ranks), *outer_size[1:])
     return torch.nn.functional.pad(scale_inv, (0, count - scale_inv.numel()))
 
 
