@@ -253,20 +253,20 @@ def sent_by(recipe, experts):
 
 
 def check_what_is_sent(rank):
-    """One byte for each element and the scale_inv of whole experts, in forward and in backward; nothing is reduced."""
+    """One byte for each element in forward and in backward; nothing is reduced, and the scale_inv of whole experts cross in one
+    more collective, whether ranks divide the experts or not."""
     experts = 2 * WORLD
     sizes = [(2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)]
     router = 2 * (experts * HIDDEN // WORLD)  # bfloat16, in every gather
-    count = lambda of_each: sum(of_each(n, k) for n, k in sizes) * experts // WORLD
     gathers, reduces, apart = sent_by("", experts)
-    elements = count(lambda n, k: n * k)
+    elements = sum(n * k for n, k in sizes) * experts // WORLD
     bytes_of = lambda seen: [number * dtype.itemsize for _, dtype, number in seen]
     assert not apart and not reduces and bytes_of(gathers) == [2 * elements + router] * 4
-    for recipe, scales in (("rowwise", (count(lambda n, k: n), count(lambda n, k: k))), ("tensorwise", (2 * experts // WORLD, 0))):
+    for recipe, of_each in (("rowwise", sum(n + k for n, k in sizes)), ("tensorwise", 2)):
         gathers, reduces, apart = sent_by(recipe, experts)
-        assert not reduces and not apart, (recipe, reduces, apart)
-        assert bytes_of(gathers) == [elements + 4 * sum(scales) + router] * 4, (recipe, gathers)
-    gathers, reduces, apart = sent_by("rowwise", experts + 1)  # whose scale_inv cross in one more collective
+        assert not reduces and apart == [("apart", torch.float32, 2 * of_each * experts // WORLD)], (recipe, reduces, apart)
+        assert bytes_of(gathers) == [elements + router] * 4, (recipe, gathers)
+    gathers, reduces, apart = sent_by("rowwise", experts + 1)
     longest = -(-(experts + 1) // WORLD)
     assert not reduces and apart == [("apart", torch.float32, 2 * sum(n + k for n, k in sizes) * longest)], apart
 

@@ -23,7 +23,7 @@ from sharded_situations import ROWS
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from ingot.nn import (
     Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
@@ -31,6 +31,7 @@ from ingot.nn import (
 from ingot.torch import LinearError, _sharded_weight
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
+from ingot.torch._shard_casts import ShardCast, rows_of
 from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
 
 
@@ -112,8 +113,8 @@ def sent_by(row, layers, steps=2):
 
 
 def check_what_is_sent(rank):
-    """One byte for each element and the scale_inv of its rows, in forward and in backward, at most 0.51 of bfloat16's bytes; and
-    one reduction of all maxima of the model in a step, none where scales are those of a rank's own rows."""
+    """One byte for each element in forward and in backward; in a step one reduction of all maxima of the model, none where scales
+    are those of a rank's own rows, and one gather of the scale_inv of rows or blocks: at most 0.51 of bfloat16's bytes."""
     world = dist.get_world_size()
     layers = [(384 * world, 256 * world), (256 * world, 384 * world)]
     gathers, reduces, apart = sent_by(None, layers)
@@ -123,23 +124,70 @@ def check_what_is_sent(rank):
     of_16_bits = 2 * sum(count for *_, count in gathers)
     for name, row in ROWS.items():
         gathers, reduces, apart = sent_by(row, layers)
-        scale_inv = {
-            "rowwise": lambda columns, rows: rows // world + -(-columns // world),
-            "rowwise_with_gw_hp": lambda columns, rows: rows // world + 1,
-            "rowwise_folded": lambda columns, rows: rows // world,
-            "blockwise": lambda columns, rows: rows // world // 128 * (columns // 128),
-        }.get(row.recipe, lambda columns, rows: 0)
-        counts = [columns * rows // world + 4 * scale_inv(columns, rows) for columns, rows in order]
+        counts = [columns * rows // world for columns, rows in order]
         assert gathers == [("all_gather", torch.uint8, count) for count in counts], (name, gathers)
         maxima = {"rowwise": sum(columns for columns, _ in layers), "rowwise_folded": 0, "blockwise": 0}.get(row.recipe, 2)
         assert reduces == ([("all_reduce", torch.int32, maxima)] if maxima else []), (name, reduces)  # the bits of f32
-        assert not apart and sum(counts) <= 0.51 * of_16_bits, (name, sum(counts) / of_16_bits)
+        of_rows = sum(rows for _, rows in layers) // world
+        of_blocks = sum(rows // world // 128 * (columns // 128) for columns, rows in layers)
+        scale_inv = {"tensorwise": 0, "delayed": 0, "blockwise": of_blocks}.get(row.recipe, of_rows)
+        assert apart == ([("apart", torch.float32, scale_inv)] if scale_inv else []), (name, apart)
+        assert sum(counts) + 4 * (maxima + scale_inv) <= 0.51 * of_16_bits, name
     rows = 3 * world + 1, 5 * world + 1  # which ranks do not divide
     for recipe in ("rowwise", "tensorwise"):
         gathers, reduces, apart = sent_by(ROWS[recipe], [(16, rows[0]), rows])
         longest = [-(-each // world) for each in rows]
         assert apart == ([("apart", torch.float32, sum(longest))] if recipe == "rowwise" else []), (recipe, apart)
         assert len(reduces) == 1 and gathers[0] == ("all_gather", torch.uint8, 16 * longest[0]), (recipe, gathers)
+
+
+def live_bytes(*dtypes):
+    """Of all tensors of these dtypes that Python knows, each memory once."""
+    found = {}
+    for each in gc.get_objects():
+        if type(each) is torch.Tensor and each.dtype in dtypes:
+            found[each.untyped_storage()._cdata] = each.untyped_storage().nbytes()
+    return sum(found.values())
+
+
+def live_in_steps(recipe, *dtypes, layers=4, width=1024):
+    """live_bytes() between the parts of a step, and in the forward and backward of each layer, by name."""
+    gc.collect()
+    found = {}
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    net = nn.Sequential(*(Float8Linear(width, width, bias=False, recipe=recipe or "high_precision") for _ in range(layers)))
+    if recipe:
+        float8_all_gather(net)
+    for at, part in enumerate(net):
+        fully_shard(part, mp_policy=policy)
+        part.register_forward_pre_hook(lambda *_, at=at: found.update({f"forward of {at}": live_bytes(*dtypes)}))
+        part.register_full_backward_pre_hook(lambda *_, at=at: found.update({f"backward of {at}": live_bytes(*dtypes)}))
+    fully_shard(net, mp_policy=policy)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(1, width, requires_grad=True)
+    for _ in range(3):
+        loss = net(x).float().sum()
+        found["forward's end"] = live_bytes(*dtypes)
+        loss.backward()
+        found["optimizer"] = live_bytes(*dtypes)
+        optimizer.step()
+        optimizer.zero_grad()
+        precompute_float8_all_gather(net)
+        found["precompute's end"] = live_bytes(*dtypes)
+    return found
+
+
+def check_codes_that_live(rank):
+    """Between gathers no more codes than those of one layer's shard, and while it is gathered no more bytes than in bfloat16."""
+    layer = 1024 * 1024
+    plain = live_in_steps(None, torch.bfloat16)
+    for recipe in ("tensorwise", "rowwise", "blockwise"):
+        found = live_in_steps(recipe, torch.uint8, torch.float8_e4m3fn)
+        for name in ("optimizer", "precompute's end"):
+            assert found[name] <= layer // dist.get_world_size() + 512, (recipe, name, found)
+        for part in ("forward of", "backward of"):
+            ours, theirs = (max(each for name, each in of.items() if part in name) for of in (found, plain))
+            assert 0 < ours <= theirs, (recipe, part, found, plain)
 
 
 def check_kept_after_forward(rank):
@@ -388,9 +436,12 @@ def check_other_rank(rank):
 def test_codes_that_were_not_gathered_come_from_the_device_of_the_mesh():
     """Of a shard that FSDP keeps on the CPU; meta stands for the GPU."""
     shard = ShardedWeight(two_processes.normal(16, 32, seed=0), Casts(torch.float8_e4m3fn, "row", "col", False))
+    kept = ShardCast(torch.float32, rows_of(shard._tensor))  # as precompute() leaves it
+    kept.scales[1], kept.scale_inv[1] = torch.ones(32), torch.ones(32)
+    kept.kept[1] = torch.zeros(16, 32, dtype=torch.uint8)
     for device in (two_processes.DEVICE, "meta"):
         ranks = _Ranks(types.SimpleNamespace(device_type=device, size=lambda: 1), 1)
-        shard._cast(ranks, shard.shape, torch.float32, True)
+        shard.knows(kept)
         with said():
             codes, scale_inv = shard._again(ranks, shard.shape, torch.float32, True)
         assert {codes.device.type, scale_inv.device.type} == {device}
@@ -402,6 +453,7 @@ CHECKS = [
     check_eager,
     check_compiled,
     check_what_is_sent,
+    check_codes_that_live,
     check_kept_after_forward,
     check_checkpointing,
     check_recomputed_in_a_graph,

@@ -1,11 +1,13 @@
 // This rank's shards of a model's weights, cast to FP8 in few launches with scales that all ranks share: what an
 // all-gather of FP8 weights does on each rank. amax() finds the maxima of all shards, the caller reduces them over the
 // ranks, scales() makes scales of them, and cast() codes and scale_inv of those, or of others that the caller has put
-// in their place, as delayed ones. A weight may have two sets of codes, for GEMMs that need other scales.
+// in their place, as delayed ones. A weight may have two sets of codes, for GEMMs that need other scales. A set without
+// memory for codes has only maxima and scales: another list casts it when its gather begins.
 //
 // Everything lies in tensors of the caller, which keeps them alive and in place. The lists of what is cast are made
 // once; no call allocates, so that a call which has run before may be captured.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -39,7 +41,8 @@ using namespace nb::literals;
 // Codes of a shard [rows, columns], by rows, and f32 vectors with an element for each extent that shares a scale.
 struct ShardCodes {
   ScaleGranularity granularity;
-  std::uintptr_t codes, amax, scale, scale_inv;
+  std::optional<std::uintptr_t> codes;  // without them, no scale_inv either
+  std::uintptr_t amax, scale, scale_inv;
 };
 
 struct Shard {
@@ -52,8 +55,8 @@ struct Shard {
   std::vector<ShardCodes> sets;  // one or two
 };
 
-ShardCodes shard_codes(const std::string& granularity, std::uintptr_t codes, std::uintptr_t amax, std::uintptr_t scale,
-                       std::uintptr_t scale_inv) {
+ShardCodes shard_codes(const std::string& granularity, std::optional<std::uintptr_t> codes, std::uintptr_t amax,
+                       std::uintptr_t scale, std::uintptr_t scale_inv) {
   return {granularity_of(granularity, "shard granularity"), codes, amax, scale, scale_inv};
 }
 
@@ -135,6 +138,7 @@ struct Work {
       const Tensor found = floats(set.amax, set.granularity);
       const Tensor made = floats(set.scale, set.granularity);
       add(scales, {.out = shard.codes, .pow2 = shard.pow2}, {.amax = found, .scale = made});
+      if (!set.codes) continue;
       // The cast raises the maxima to those of the shard: maxima of all ranks stay as they are.
       add(casts,
           {.in = shard.dtype,
@@ -144,7 +148,7 @@ struct Work {
            .list = true,
            .rounded = shard.rounded},
           {.input = input,
-           .codes = matrix(pointer(set.codes), shard.codes, shard.rows, shard.columns, device),
+           .codes = matrix(pointer(*set.codes), shard.codes, shard.rows, shard.columns, device),
            .scale_inv = floats(set.scale_inv, set.granularity),
            .scales = made,
            .amax = found});
@@ -214,7 +218,7 @@ class ShardCasts {
 void bind_torch_shards(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<ShardCodes>(module, "TorchShardCodes")
-      .def(nb::new_(&shard_codes), "granularity"_a, "codes"_a, "amax"_a, "scale"_a, "scale_inv"_a);
+      .def(nb::new_(&shard_codes), "granularity"_a, "codes"_a.none(), "amax"_a, "scale"_a, "scale_inv"_a);
   nb::class_<Shard>(module, "TorchShard")
       .def(nb::new_(&shard_of), "data"_a, "dtype"_a, "rows"_a, "columns"_a, "rounded"_a, "code_dtype"_a, "pow2"_a,
            "sets"_a);

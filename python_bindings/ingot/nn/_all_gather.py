@@ -107,9 +107,9 @@ def float8_all_gather(
     its options say, and None of any other. FSDP shards experts whole, so nothing is reduced; a stack that is sharded otherwise,
     or stored as (experts, K, N), is gathered in high precision, which is logged once.
 
-    precompute_float8_all_gather() after each optimizer.step() casts all shards together. Raises LinearError for a model that
-    is sharded already. The first step asks whether all ranks gather the same weights; if not, each of them raises LinearError,
-    which names the first that differs.
+    precompute_float8_all_gather() after each optimizer.step() finds the scales of all shards together. Raises LinearError for a
+    model that is sharded already. The first step asks whether all ranks gather the same weights; if not, each of them raises
+    LinearError, which names the first that differs.
     """
     if any(isinstance(module, FSDPModule) for module in model.modules()):
         refuse(_CALLER, "model: is sharded by FSDP already: call it before fully_shard()")
@@ -201,9 +201,9 @@ def _is_part(module: torch.nn.Module) -> bool:
 
 
 def precompute_float8_all_gather(model: torch.nn.Module) -> None:
-    """Casts the shards of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh; to be called
-    after optimizer.step(), on every rank. Without it each gather of a weight that has changed casts it, and reduces its
-    maximum by itself where scales are the whole weight's.
+    """Finds the scales of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh, and one gather of
+    the scale_inv of rows and blocks; to be called after optimizer.step(), on every rank. Without it each gather asks the other
+    ranks for the scales of what it gathers.
 
     Raises LinearError, on every rank, where ranks hold other weights to gather.
     """

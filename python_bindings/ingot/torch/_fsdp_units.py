@@ -5,7 +5,7 @@ for what is read here, nothing is known, and weights are gathered as if everythi
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch.distributed import _composable_state
@@ -13,6 +13,13 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 
 _STATES = getattr(_composable_state, "_module_state_mapping", {})
+
+
+def _kept(holder: Any, name: str, make: Callable[[], Any]) -> Any:
+    found = vars(holder).get(name)
+    if found is None:
+        found = vars(holder)[name] = make()
+    return found
 
 
 class Unit:
@@ -37,6 +44,14 @@ class Unit:
     def is_gone(self) -> bool:
         return self.group is None or self.parameter is None
 
+    def of_group(self, name: str, make: Callable[[], Any]) -> Any:
+        """What Ingot keeps with the parameters that are gathered together."""
+        return _kept(self.group, name, make)
+
+    def common(self, name: str, make: Callable[[], Any]) -> Any:
+        """What it keeps with all that use the same streams: the units of a model."""
+        return _kept(getattr(self.group, "comm_ctx", self.group), name, make)
+
     @property
     def reshards(self) -> bool:
         return bool(self.group._reshard_after_forward)
@@ -45,6 +60,17 @@ class Unit:
     def ranks(self) -> int:
         """How many ranks the weight is sharded over; 1 where each has all of it."""
         return getattr(self.parameter.mesh_info, "shard_mesh_size", 1)
+
+    @property
+    def shards(self) -> Any:
+        """Their mesh and its dimension, where there are several."""
+        info = self.parameter.mesh_info
+        return info.mesh, getattr(info, "shard_mesh_dim", 0)
+
+    @property
+    def whole(self) -> torch.Size:
+        """The size of what these ranks have together, which another parallelism may have split."""
+        return self.parameter._orig_size
 
     @property
     def keeps_a_part(self) -> bool:
@@ -95,7 +121,7 @@ def unit_of(parameter: torch.Tensor) -> Optional[Unit]:
                     sharded = each.sharded_param
                     if sharded is parameter or sharded._local_tensor is parameter:
                         unit = Unit(group, each)
-                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward, unit.ranks  # are they there?
+                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward, unit.ranks, unit.shards, unit.whole  # there?
                         each._module_info.module
                         return unit
     except AttributeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Iterable, List, Optional, Tuple
+from typing import Iterable, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -14,40 +14,38 @@ from ._fsdp_units import Unit
 # ---- what is known of a shard ----
 
 
-_PAIRS = ("bytes", "codes", "scale_inv", "scales", "whole")
+_PAIRS = ("kept", "own", "scale_inv", "scales")
 
 
-def _codes_in(codes: Optional[torch.Tensor], sent: Optional[torch.Tensor], device: torch.device) -> Optional[torch.Tensor]:
-    if codes is None or sent is None:
-        return None if codes is None else codes.to(device)
-    return sent[: codes.shape[0]].view(codes.dtype)
+class OwnScale(NamedTuple):
+    """The maxima and scales of the extents of this rank's shard, float32, in memory that a plan writes."""
+
+    amax: torch.Tensor
+    scale: torch.Tensor
 
 
 class ShardCast:
-    """A shard in FP8: scales, scale_inv and codes for forward (index 0) and backward (1), None where they are not made.
+    """How a shard is cast to FP8, for forward (index 0) and backward (1), None where that is not known.
 
-    A scale is what values are multiplied by, float32; of columns, scale_inv may have more than there are. codes: float8 (n, K),
-    or (n, N, K) of experts; `bytes` the same as uint8, with the rows of zeros, or experts, that a rank sends besides; None of a
-    scale that a program has set. `whole` are the scale_inv of the whole weight, where it is made of rows, blocks or experts and
-    they are not sent with the codes. amax:
-    of delayed scales, max |x| of the shard. dtype: what the values are rounded to before. rows: the shape of the shard, and where
-    it begins in the memory that aliases share. precomputed: were all ranks asked, for all weights? Then `sent` is what
-    fsdp_pre_all_gather() has returned for forward and for backward. writes: how often a plan has written them, in place.
+    A scale is what values are multiplied by, float32; `own` are those of the shard's elements, None of a scale that a program has
+    set. scale_inv: of the whole weight. The codes are made when a gather asks for them, and not kept, but of shards that are
+    offloaded: those are `kept`, uint8 with the rows, or experts, that a rank sends. amax: of delayed scales, max |x| of the shard. dtype: what
+    the values are rounded to before. rows: the shape of the shard, and where it begins in the memory that aliases share. writes:
+    how often a plan has written them, in place.
     """
 
-    __slots__ = ("amax", "bytes", "codes", "dtype", "precomputed", "rows", "scale_inv", "scales", "sent", "whole", "writes")
+    __slots__ = ("amax", "dtype", "kept", "own", "rows", "scale_inv", "scales", "writes")
 
     def __init__(self, dtype: Optional[torch.dtype], rows: tuple) -> None:
         self.dtype, self.rows = dtype, rows
         for name in _PAIRS:
             setattr(self, name, [None, None])
         self.amax: Optional[torch.Tensor] = None
-        self.precomputed, self.writes = False, 0
-        self.sent: List[Optional[tuple]] = [None, None]
+        self.writes = 0
 
     def scale_alone(self, rows: tuple) -> "ShardCast":
-        """For a copy of the weight: its scale, if it has one. A plan writes codes, scales and scale_inv in place in each step,
-        and the copy keeps its values."""
+        """For a copy of the weight: its scale, if it has one. A plan writes scales and scale_inv in place in each step, and the
+        copy keeps its values."""
         new = ShardCast(self.dtype, rows)
         new.scales = [each.clone() if each is not None and each.dim() == 0 else None for each in self.scales]
         return new
@@ -55,9 +53,8 @@ class ShardCast:
     def to(self, device: torch.device, rows: tuple) -> "ShardCast":
         """On another device."""
         new = ShardCast(self.dtype, rows)
-        for name in ("bytes", "scale_inv", "scales", "whole"):
+        for name in ("kept", "scale_inv", "scales"):
             setattr(new, name, [None if each is None else each.to(device) for each in getattr(self, name)])
-        new.codes = [_codes_in(*each) for each in zip(self.codes, new.bytes, (device, device))]
         new.amax = None if self.amax is None else self.amax.to(device)
         return new
 
@@ -112,13 +109,12 @@ class Known:
     write past the class, or other code, are watched by their versions.
     """
 
-    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "_writes", "is_zero", "layer", "plans", "unit")
+    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "_writes", "is_zero", "layer", "unit")
 
     def __init__(self, outside: Optional[torch.Tensor]) -> None:
         self._outside = outside
         self.unit: Optional[Unit] = None
         self.layer: Optional[Tuple[weakref.ref, int]] = None  # with delayed scales, and the weight's place in it
-        self.plans: List[Optional[tuple]] = [None, None]  # of casts of this weight alone: (ShardPlan, ShardCast)
         self.written()
 
     def written(self) -> None:

@@ -1,4 +1,4 @@
-"""The weights of a model that FSDP2 gathers in FP8: which they are, their casts all together after the optimizer's step, and
+"""The weights of a model that FSDP2 gathers in FP8: which they are, their scales all together after the optimizer's step, and
 the check that all ranks hold the same."""
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from ._errors import LinearError
 from ._operators import PlanTable
-from ._fsdp_units import unit_of
-from ._gathered_weight import Casts, is_shared, scale_inv_count
+from ._fsdp_units import Unit, unit_of
+from ._gathered_weight import Casts
 from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
-from ._shard_plan import Part, ShardPlan
-from ._sharded_weight import (
-    ShardedWeight, gathered_of, is_in_high_precision, largest_of, padded_scale_inv, rows_sent
-)
+from ._shard_plan import Asks, CodesPlan, Part, ShardPlan
+from ._sharded_weight import ShardedWeight, gathered_of, is_in_high_precision, largest_of, rows_sent
 
 _GATHERED_AS = "_gathered_as"
 
@@ -189,102 +187,87 @@ def _difference(group: _Group, facts: List[_Facts]) -> str:
     )
 
 
-# ---- all casts together ----
+# ---- all scales together ----
 
 
 @torch.no_grad()
 def precompute(module: torch.nn.Module) -> None:
-    """Casts the shards of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh they are
+    """Finds the scales of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh they are
     sharded over. The first call for a module also asks whether all ranks have the same weights, and raises LinearError on each
     of them if not."""
     groups = _groups(module)
     _agree(module, groups)
     for group, weights in groups.items():
         if weights:
-            _cast_all(module, group, [parameter for _, parameter in weights])
+            _scale_all(module, group, [parameter for _, parameter in weights])
 
 
-class _Cast(NamedTuple):
-    """A weight of a model, and its cast."""
-
-    parameter: DTensor
-    cast: ShardCast
-
-    @property
-    def weight(self) -> ShardedWeight:
-        return self.parameter._local_tensor
+_PLANS = "_float8_gather_plans"  # of a module: a table by group of the plan and the casts of its parts
+_KEPT = "_float8_kept_codes"  # by group the CodesPlan of offloaded shards
 
 
-_PLANS = "_float8_gather_plans"  # of a module: a table by group of the plan and the casts of its weights
-
-
-def _cast_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]) -> None:
+def _scale_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]) -> None:
     parameters = [each for each in parameters if not is_in_high_precision(each._local_tensor)]
     parts = [part for parameter in parameters for part in _parts(group, parameter)]
     if not parts:
         return
+    first = parameters[0]._local_tensor
+    ranks, shards = _ranks(group, first._unit() or unit_of(parameters[0]))
     plans = vars(module).setdefault(_PLANS, PlanTable())
     plan, casts = plans.get(group, (None, []))
     if plan is None or plan.key != tuple(part.key for part in parts):
-        plan, casts = plans[group] = _made_plan(group, parameters, parts)
+        plan, casts = plans[group] = _made_plan(parameters, parts, ranks)
     delayed = [scale for parameter in parameters for scale in parameter._local_tensor.delayed_scales()]
-    plan.run(lambda maxima: _maximum(group, maxima).to(maxima.device), delayed)
-    _gather_scale_inv(group, casts)
-    for parameter, (_, cast) in zip(parameters, casts):
+    asks = Asks(
+        lambda maxima: _maximum(group, maxima).to(maxima.device),
+        lambda scale_inv: gathered_of(scale_inv.to(group[0].device_type), shards),
+    )
+    plan.run(asks, delayed)
+    if parts[0].values.device.type != group[0].device_type:
+        _keep_codes(module, group, parts, casts)
+    for parameter, cast in zip(parameters, {id(cast): cast for cast in casts}.values()):
         weight = parameter._local_tensor
-        weight._known.plans = [None, None]  # of gathers before this
         weight._known.give(cast, weight.dtype, weight._tensor, parameter, *weight.watched())
 
 
 def _parts(group: _Group, parameter: DTensor) -> List[Part]:
     weight = parameter._local_tensor
     unit = weight._unit() or unit_of(parameter)
-    gathered = weight.dtype if unit is None else unit.gathered_dtype
-    ranks, rows = _ranks(group), weight._tensor.shape[0]
-    if unit is not None and not unit.is_split_again:
-        rows = rows_sent(ranks, parameter.shape, weight._tensor)
-    of_all = (gathered if weight._rounds else None, rows)
+    gathered, whole = (weight.dtype, parameter.shape) if unit is None else (unit.gathered_dtype, unit.whole)
+    of_all = (gathered if weight._rounds else None, rows_sent(_ranks(group, unit)[0], whole, weight._tensor), whole[0])
     values = weight._tensor.contiguous()
     return [Part(values, weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
 
 
-def _ranks(group: _Group) -> int:
+def _ranks(group: _Group, unit: Optional[Unit]) -> Tuple[int, Any]:
+    """How many ranks share the rows of a weight of the group, and their mesh and its dimension."""
     mesh, sharded = group
-    return mesh.size(sharded[0]) if len(sharded) == 1 else 1
+    if unit is not None:
+        return unit.ranks, unit.shards
+    return (mesh.size(sharded[0]), (mesh, sharded[0])) if len(sharded) == 1 else (1, None)
 
 
-def _made_plan(group: _Group, parameters: List[DTensor], parts: List[Part]) -> Tuple[ShardPlan, List[_Cast]]:
-    casts, of_parts, left = [], [], list(parts)
+def _made_plan(parameters: List[DTensor], parts: List[Part], ranks: int) -> Tuple[ShardPlan, List[ShardCast]]:
+    """The plan, and the cast of each part."""
+    casts, left = [], list(parts)
     for parameter in parameters:
         weight = parameter._local_tensor
-        cast = ShardCast(left[0].dtype, rows_of(weight._tensor))
-        cast.precomputed = True
-        casts.append(_Cast(parameter, cast))
         count = 2 if weight._casts.alternates else 1
-        of_parts += [cast] * count
+        casts += [ShardCast(left[0].dtype, rows_of(weight._tensor))] * count
         del left[:count]
-    return ShardPlan(parts, of_parts, _ranks(group)), casts
+    return ShardPlan(parts, casts, ranks), casts
 
 
-def _gather_scale_inv(group: _Group, casts: List[_Cast]) -> None:
-    """The scale_inv of rows, blocks and experts whose shards are not equal, all in one collective."""
-    ranks = _ranks(group)
-    uneven = [
-        (each, side, each.weight._casts.kind(side == 1))
-        for each in casts
-        for side in (0, 1)
-        if each.cast.codes[side] is not None
-        and not is_shared(each.weight._casts.kind(side == 1), each.weight.dim())
-        and each.parameter.shape[0] % ranks != 0
-    ]
-    if not uneven:
-        return
-    sent = [padded_scale_inv(each.cast, side, kind, each.parameter.shape, ranks) for each, side, kind in uneven]
-    received = _over(group, torch.cat(sent), gathered_of).reshape(ranks, -1).to(sent[0].device)
-    for (each, side, kind), of_ranks in zip(uneven, received.split([part.numel() for part in sent], 1)):
-        count = scale_inv_count(kind, *each.parameter.shape)
-        each.cast.whole[side] = of_ranks.reshape(-1)[:count].contiguous()  # of one row a rank that is a view with gaps
-        each.cast.sent = [None, None]
+def _keep_codes(module: torch.nn.Module, group: _Group, parts: List[Part], casts: List[ShardCast]) -> None:
+    """The codes of offloaded shards: FSDP copies them to the GPU for each gather."""
+    kept = vars(module).setdefault(_KEPT, PlanTable())
+    plan = kept.get(group)
+    if plan is None or plan.casts is not casts:
+        memory = torch.empty(CodesPlan.size(parts), dtype=torch.uint8, device=parts[0].values.device)
+        plan = kept[group] = CodesPlan(parts, casts, memory)
+        for part, cast, codes in zip(parts, casts, plan.codes):
+            cast.kept[part.side] = codes
+    plan.run()
 
 
 def weights_changed(module: torch.nn.Module) -> None:

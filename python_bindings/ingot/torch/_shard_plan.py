@@ -1,4 +1,4 @@
-"""The casts of shards in a few launches, into memory that stays from step to step."""
+"""The maxima and scales of shards, and their codes, each in a few launches, into memory that stays from step to step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from ._errors import LinearError
 from ._gathered_weight import Casts, is_shared, scale_inv_count
 from ._layers import context_name
 from ._operators import HIGH_PRECISION
-from ._shard_casts import ShardCast, rows_of
+from ._shard_casts import OwnScale, ShardCast, codes_of, rounded, rows_of
+
 
 class Part(NamedTuple):
     """One side of a weight's cast: a shard's values (n, K), or (n, N, K) of n experts, contiguous, how they are cast, for forward
-    (0) or backward (1), the dtype that they are rounded to first, or None, and how many rows or experts a rank sends, n or
-    more."""
+    (0) or backward (1), the dtype that they are rounded to first, or None, how many rows or experts a rank sends, n or more, and
+    how many the whole weight has."""
 
     values: torch.Tensor
     casts: Casts
     side: int
     dtype: Optional[torch.dtype]
     rows: int
+    whole: int
 
     @property
     def kind(self) -> str:
@@ -31,120 +33,139 @@ class Part(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Are its scales those of all ranks?"""
+        """Are its scales those of all ranks, and not of this rank's rows?"""
         return is_shared(self.kind, self.values.dim())
+
+    @property
+    def has_one_scale(self) -> bool:
+        return self.is_shared and self.kind == "tensor"
+
+    @property
+    def bytes(self) -> int:
+        """Of the codes that a rank sends."""
+        return self.rows * math.prod(self.values.shape[1:])
+
+    def scale_inv_count(self, rows: int) -> int:
+        """Of so many of its rows or experts."""
+        return scale_inv_count(self.kind, rows, *self.values.shape[1:])
 
     @property
     def key(self) -> tuple:
         return self.values.data_ptr(), rows_of(self.values), self.values.dtype, *self[1:]
 
 
-class _Place(NamedTuple):
-    """Where a part's numbers begin: its maxima and scales in one vector, its scale_inv and its codes in others."""
-
-    amax: int
-    scale_inv: int
-    codes: int
-
-
-def _aligned(count: int) -> int:
-    return -(-count // 256) * 256
+def _aligned(count: int, to: int) -> int:
+    return -(-count // to) * to
 
 
 class _Codes(NamedTuple):
-    """Where the cast of a part writes, and what it reads besides the values: tensors of all its matrices."""
+    """What the cast of a part reads besides the values, and where it writes: tensors of all its matrices."""
 
     kind: str
-    codes: torch.Tensor
-    amax: torch.Tensor
-    scales: torch.Tensor
-    scale_inv: torch.Tensor
+    own: OwnScale
+    codes: Optional[torch.Tensor] = None
+    scale_inv: Optional[torch.Tensor] = None
 
     def of_matrix(self, at: int, size: int, scales: int) -> _core.TorchShardCodes:
         """size: the elements of a matrix; scales: how many of these it has."""
-        floats = (each.data_ptr() + 4 * at * scales for each in (self.amax, self.scales, self.scale_inv))
-        return _core.TorchShardCodes(self.kind, self.codes.data_ptr() + at * size, *floats)
+        codes = None if self.codes is None else self.codes.data_ptr() + at * size
+        floats = (0 if each is None else each.data_ptr() + 4 * at * scales for each in (*self.own, self.scale_inv))
+        return _core.TorchShardCodes(self.kind, codes, *floats)
 
 
-def _shards(part: Part, sets: Sequence[_Codes]) -> List[_core.TorchShard]:
+def _native_of(parts: Sequence[Part], sets: Sequence[Sequence[_Codes]]) -> _core.TorchShardCasts:
     """A shard's matrices: one, or each expert's."""
-    rounds = part.dtype is not None and part.dtype != part.values.dtype
-    rounded = HIGH_PRECISION[part.dtype] if rounds else ""
-    rest = (rounded, str(part.casts.dtype).removeprefix("torch.float8_"), part.casts.pow2)
-    values, dtype, (*experts, rows, columns) = part.values, HIGH_PRECISION[part.values.dtype], part.values.shape
     made = []
-    for at in range(math.prod(experts)):
-        of_matrix = [each.of_matrix(at, rows * columns, scale_inv_count(each.kind, rows, columns)) for each in sets]
-        data = values.data_ptr() + at * rows * columns * values.element_size()
-        made.append(_core.TorchShard(data, dtype, rows, columns, *rest, of_matrix))
-    return made
+    for part, of_part in zip(parts, sets):
+        rounds = part.dtype is not None and part.dtype != part.values.dtype
+        rounded = HIGH_PRECISION[part.dtype] if rounds else ""
+        rest = (rounded, str(part.casts.dtype).removeprefix("torch.float8_"), part.casts.pow2)
+        values, dtype, (*experts, rows, columns) = part.values, HIGH_PRECISION[part.values.dtype], part.values.shape
+        for at in range(math.prod(experts)):
+            of_matrix = [each.of_matrix(at, rows * columns, scale_inv_count(each.kind, rows, columns)) for each in of_part]
+            data = values.data_ptr() + at * rows * columns * values.element_size()
+            made.append(_core.TorchShard(data, dtype, rows, columns, *rest, of_matrix))
+    return _core.TorchShardCasts(context_name(parts[0].values.device), made)
 
 
 class ShardPlan:
-    """Casts the parts, again and again. Each has a ShardCast's tensors, which are written in place; parts of one weight that
-    have the same `cast` share it. ranks: as many as columns are sent by parts of."""
+    """Finds the scales of the parts, again and again. Each has a ShardCast's tensors, which are written in place; parts of one
+    weight that have the same `cast` share it. ranks: how many share each weight's rows.
+
+    Maxima, scales and scale_inv have the same order: one element for each weight with one scale, then those of columns, then
+    those of this rank's rows, blocks and experts, as many of each weight as the longest shard has, which ranks send to each other.
+    """
 
     @torch.inference_mode(False)  # later steps write what is made in whatever mode
     def __init__(self, parts: Sequence[Part], casts: Sequence[ShardCast], ranks: int) -> None:
         self.key = tuple(part.key for part in parts)
         self._casts = tuple({id(cast): cast for cast in casts}.values())
-        device = parts[0].values.device
         for part in parts:
             if part.rows < part.values.shape[0]:
                 raise LinearError(f"a shard of {part.values.shape[0]} rows cannot be sent as {part.rows} rows")
-        counts = [scale_inv_count(part.kind, *part.values.shape) for part in parts]
-        # The maxima that ranks reduce come first.
-        order = sorted(range(len(parts)), key=lambda at: not parts[at].is_shared)
-        places: List[Optional[_Place]] = [None] * len(parts)
-        floats = inverse = codes = 0
-        self._shared = 0
-        for at in order:
-            part = parts[at]
-            places[at] = _Place(floats, inverse, codes)
-            floats += counts[at]
-            sent = -(-counts[at] // ranks) * ranks if part.is_shared and part.kind == "col" else counts[at]
-            inverse += -(-sent // 4) * 4  # cuBLASLt reads them at multiples of 16 bytes
-            codes += _aligned(part.rows * math.prod(part.values.shape[1:]))
+        order = sorted(zip(parts, casts), key=lambda each: 0 if each[0].has_one_scale else 1 if each[0].is_shared else 2)
+        places, sizes = [], []  # of each, in the order
+        floats = self._ones = self._shared = 0
+        for part, _ in order:
+            places.append(floats)
+            sizes.append(part.scale_inv_count(part.values.shape[0] if part.is_shared else part.rows))
+            is_read = not part.has_one_scale and (part.is_shared or ranks == 1)
+            floats += _aligned(sizes[-1], 4) if is_read else sizes[-1]  # cuBLASLt reads at multiples of 16 bytes
+            if part.has_one_scale:
+                self._ones = floats
             if part.is_shared:
                 self._shared = floats
-        f32 = {"dtype": torch.float32, "device": device}
+        f32 = {"dtype": torch.float32, "device": parts[0].values.device}
         self._amax, self._scales = torch.zeros(floats, **f32), torch.ones(floats, **f32)
-        self._scale_inv = torch.zeros(inverse, **f32)
-        self._codes = torch.zeros(codes, dtype=torch.uint8, device=device)
-        self._delayed: List[slice] = []
+        self._one_inv, self._scale_inv = torch.zeros(self._ones, 4, **f32), torch.zeros(floats - self._ones, **f32)
+        self._received: List[torch.Tensor] = []  # scale_inv of rows, blocks and experts, of all ranks
+        self._split: List[int] = []
+        delayed = []
         sets: dict = {}  # of each shard
-        for part, place, count, cast in zip(parts, places, counts, casts):
-            rows, *sizes = part.values.shape
-            sent = -(-count // ranks) * ranks if part.is_shared and part.kind == "col" else count
-            amax = self._amax[place.amax : place.amax + count]
-            scales = self._scales[place.amax : place.amax + count]
-            scale_inv = self._scale_inv[place.scale_inv : place.scale_inv + sent]
-            bytes_ = self._codes[place.codes : place.codes + part.rows * math.prod(sizes)].view(part.rows, *sizes)
-            cast.scales[part.side] = scales.view(()) if part.is_shared and part.kind == "tensor" else scales
-            cast.scale_inv[part.side] = scale_inv
-            cast.bytes[part.side] = bytes_
-            cast.codes[part.side] = bytes_[:rows].view(part.casts.dtype)
+        for (part, cast), place, size in zip(order, places, sizes):
+            count = part.scale_inv_count(part.values.shape[0])
+            own = OwnScale(self._amax[place : place + count], self._scales[place : place + count])
+            cast.own[part.side] = own
+            cast.scales[part.side] = own.scale.view(()) if part.has_one_scale else own.scale
+            cast.scale_inv[part.side] = self._inverse(part, place, size, ranks)
             if part.casts.delayed:
-                self._delayed.append(slice(place.amax, place.amax + 1))
-            sets.setdefault(id(cast), (part, []))[1].append(_Codes(part.kind, bytes_, amax, scales, scale_inv))
-        self._own = torch.zeros(len(self._delayed), **f32)
-        delayed = (cast for part, cast in zip(parts, casts) if part.casts.delayed)
-        for at, cast in enumerate(delayed):
+                delayed.append((place, cast))
+            sets.setdefault(id(cast), (part, []))[1].append(_Codes(part.kind, own))
+        self._delayed = [slice(place, place + 1) for place, _ in delayed]
+        self._own = torch.zeros(len(delayed), **f32)
+        for at, (_, cast) in enumerate(delayed):
             cast.amax = self._own[at : at + 1]
-        shards = [shard for part, of_codes in sets.values() for shard in _shards(part, of_codes)]
-        self._native = _core.TorchShardCasts(context_name(device), shards)
+        self._native = _native_of(*zip(*sets.values()))
 
-    def run(self, reduced: Optional[Callable], delayed_scales: Sequence[torch.Tensor] = ()) -> None:
-        """reduced(maxima) -> those of all ranks, of maxima in int32, whose order is that of the floats, and in which NaN is the
-        largest; None where there is one rank. delayed_scales: of the parts that have such, in their order."""
+    def _inverse(self, part: Part, place: int, size: int, ranks: int) -> torch.Tensor:
+        """The memory of a part's scale_inv, those of the whole weight."""
+        if part.has_one_scale:
+            return self._one_inv[place, :1]
+        mine = self._scale_inv[place - self._ones :][:size]
+        if part.is_shared:
+            return mine
+        count = part.scale_inv_count(part.whole)
+        if ranks == 1:
+            return mine[:count]
+        self._received.append(torch.zeros(ranks, size, dtype=mine.dtype, device=mine.device))
+        self._split.append(size)
+        return self._received[-1].view(-1)[:count]
+
+    @property
+    def asks(self) -> bool:
+        """Do ranks reduce maxima, or send each other scale_inv?"""
+        return self._shared > 0 or bool(self._received)
+
+    def run(self, ranks: Optional["Asks"], delayed_scales: Sequence[torch.Tensor] = ()) -> None:
+        """ranks: None where there is one. delayed_scales: of the parts that have such, in their order."""
         for cast in self._casts:
             cast.writes += 1
         self._native.amax()
         if self._delayed:
             torch.stack([self._amax[each] for each in self._delayed], out=self._own.view(-1, 1))
-        if reduced is not None and self._shared:
+        if ranks is not None and self._shared:
             shared = self._amax[: self._shared].view(torch.int32)
-            shared.copy_(reduced(shared))
+            shared.copy_(ranks.largest(shared))
         self._native.scales()
         if delayed_scales:
             known = torch.stack([each.reshape(()) for each in delayed_scales]).to(self._scales.device)
@@ -152,4 +173,55 @@ class ShardPlan:
             for at, where in enumerate(self._delayed):
                 slot = self._scales[where]
                 slot.copy_(torch.where(made[at : at + 1], known[at : at + 1], slot))
-        self._native.cast()
+        if self._ones:
+            torch.reciprocal(self._scales[: self._ones], out=self._one_inv[:, 0])
+        if self._scale_inv.numel():
+            torch.reciprocal(self._scales[self._ones :], out=self._scale_inv)
+        if ranks is not None and self._received:
+            of_ranks = ranks.gathered(self._scale_inv[self._shared - self._ones :])
+            of_ranks = of_ranks.view(-1, sum(self._split)).to(self._scale_inv.device)
+            torch.split_with_sizes_copy(of_ranks, self._split, 1, out=self._received)
+
+
+class Asks(NamedTuple):
+    """What ranks ask each other. largest(maxima) -> those of all ranks, of maxima in int32, whose order is that of the floats, and
+    in which NaN is the largest; gathered(scale_inv) -> the vectors of all ranks, one after the other."""
+
+    largest: Callable[[torch.Tensor], torch.Tensor]
+    gathered: Callable[[torch.Tensor], torch.Tensor]
+
+
+class CodesPlan:
+    """Casts parts whose scales are known, again and again. codes: of each part, uint8, as many rows or experts as a
+    rank sends, in `memory`, which others may write in between; those besides its own hold anything."""
+
+    @torch.inference_mode(False)
+    def __init__(self, parts: Sequence[Part], casts: Sequence[ShardCast], memory: torch.Tensor) -> None:
+        self.memory, self.casts = memory, casts
+        self.codes: List[torch.Tensor] = []
+        at = 0
+        for part in parts:
+            self.codes.append(memory[at : at + part.bytes].view(part.rows, *part.values.shape[1:]))
+            at += _aligned(part.bytes, 256)
+        all_of = list(zip(parts, casts, self.codes))
+        self._given = [each for each in all_of if each[1].own[each[0].side] is None]
+        found = [each for each in all_of if each[1].own[each[0].side] is not None]
+        counts = [part.scale_inv_count(part.values.shape[0]) for part, *_ in found]
+        # Each cast writes its scale_inv too, which are there already: others may be reading those.
+        self._unread = torch.empty(sum(counts), dtype=torch.float32, device=memory.device)
+        of_each = zip(found, self._unread.split(counts))
+        sets = [[_Codes(part.kind, cast.own[part.side], codes, inverse)] for (part, cast, codes), inverse in of_each]
+        self._native = _native_of([part for part, *_ in found], sets) if found else None
+
+    @staticmethod
+    def size(parts: Sequence[Part]) -> int:
+        """The bytes of memory that the codes need."""
+        return sum(_aligned(part.bytes, 256) for part in parts)
+
+    def run(self) -> None:
+        if self._native is not None:
+            self._native.cast()
+        for part, cast, codes in self._given:  # with a scale that a program has set
+            scale, dtype = cast.scales[part.side], part.casts.dtype
+            cast.scale_inv[part.side].copy_(scale.reciprocal().reshape(-1))
+            codes[: part.values.shape[0]].view(dtype).copy_(codes_of(rounded(part.values, part.dtype), scale, dtype))

@@ -1,10 +1,10 @@
 """A weight that FSDP2 gathers in FP8: each rank casts its shard as a cast of the whole weight would, and bytes are sent.
 
 FSDP's parameters stay in high precision. A gather sends the codes that the next GEMM reads (Casts): for most recipes forward
-and backward read the same. Row and block scales are those of a rank's own rows, and ride along with the codes; a scale of the
-whole weight, or of its columns, needs the maxima of all ranks, which precompute() of _shard_gather.py reduces for all weights
-of a model at once. A stack of experts (experts, N, K) is sharded by experts, each of which is whole and has its own scales: they
-ride along, and nothing is reduced.
+and backward read the same. A scale of the whole weight, or of its columns, needs the maxima of all ranks, and the scale_inv of
+rows and blocks those of the other ranks' rows: precompute() of _shard_gather.py asks for them for all weights of a model at
+once. A stack of experts (experts, N, K) is sharded by experts, each of which is whole and has its own scales: no maxima are
+reduced. Codes are made when a gather begins (_unit_casts.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from torch.distributed.tensor import DTensor
 
 from ._errors import LinearError
 from ._fsdp_units import Unit, is_recomputed, unit_of
-from ._gathered_weight import Casts, GatheredWeight, is_shared, scale_inv_count
+from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
 from ._other_gathers import is_flattened, refuse_fsdp1
 from ._names import UNNAMED, all_layers, name_where
-from ._shard_casts import Known, ShardCast, codes_of, rounded, rows_of
-from ._shard_plan import Part, ShardPlan
+from ._shard_casts import Known, ShardCast, rounded, rows_of
+from ._shard_plan import Asks, CodesPlan, Part
+from ._unit_casts import Wanted, casts_of, copy_over, scaled
 
 aten = torch.ops.aten
 _log = logging.getLogger("ingot")
@@ -44,10 +45,9 @@ _NEW = {aten.empty_like.default, aten.new_empty.default, *_ZEROS}
 
 class Gather(NamedTuple):
     """How a weight is gathered: mode "high_precision"; "codes", the same for forward and backward; "in_turn", those of
-    forward for a forward and those of backward for a backward; or "both". scales_ride: are scale_inv sent with the codes?"""
+    forward for a forward and those of backward for a backward; or "both"."""
 
     mode: str
-    scales_ride: bool = True
 
 
 class _Ranks(NamedTuple):
@@ -60,10 +60,30 @@ class _Ranks(NamedTuple):
         return self.count
 
 
+class _Asked(NamedTuple):
+    """What FSDP asks a weight's gather for; dtype: what values are rounded to before the cast, or None."""
+
+    gather: Gather
+    mesh: _Ranks
+    outer_size: torch.Size
+    dtype: Optional[torch.dtype]
+
+    def sides(self, backward: bool) -> Tuple[int, ...]:
+        """Which codes are sent."""
+        return {"in_turn": (int(backward),), "both": (0, 1)}.get(self.gather.mode, (0,))
+
+    @property
+    def asks(self) -> Optional[Asks]:
+        mesh = self.mesh.mesh
+        if self.mesh.count == 1:
+            return None
+        return Asks(lambda maxima: largest_of(maxima, mesh), lambda scale_inv: gathered_of(scale_inv, mesh))
+
+
 class _Sent(NamedTuple):
-    """What a gather tells of itself: its mode, which codes were sent, and the scale_inv that were not, of forward and
-    backward; `scale` of codes that have one; amax: ShardCast.amax; stays: does the weight outlive this gather? streams: where
-    the same is sent again and again, the streams of which the allocator knows that they read these tensors."""
+    """What a gather tells of itself: its mode, which codes were sent, and the scale_inv of forward and backward; `scale` of codes
+    that have one; amax: ShardCast.amax; stays: does the weight outlive this gather? together: of all weights of the unit; streams:
+    where the same is told again and again, the streams of which the allocator knows that they read these tensors."""
 
     gather: Gather
     backward: bool
@@ -73,6 +93,7 @@ class _Sent(NamedTuple):
     scale: Optional[torch.Tensor] = None
     amax: Optional[torch.Tensor] = None
     stays: bool = True
+    together: Any = None
     streams: Optional[set] = None
 
 
@@ -101,11 +122,10 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
             return Gather("high_precision"), "it is sharded along its columns: shard its rows"
         if unit is not None and unit.is_split_again:
             return Gather("high_precision"), "tensor parallelism has split it too"
-    rides = (is_stack or kinds != {"tensor"}) and outer_size[0] % ranks == 0 and ranks > 1
     if not casts.alternates:
-        return Gather("codes", rides), ""
+        return Gather("codes"), ""
     if unit is not None and unit.reshards and not is_recomputed(unit):
-        return Gather("in_turn", rides), ""
+        return Gather("in_turn"), ""
     why = (
         "its forward and backward read different codes, and "
         + ("FSDP does not say whether it frees the weight after forward" if unit is None else
@@ -114,7 +134,7 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     )  # fmt: skip
     if unit is None or unit.gathered_dtype.itemsize <= 2 or ranks == 1:  # PyTorch takes one tensor of a single rank
         return Gather("high_precision"), why + ": both sets would be as many bytes as 16 bits"
-    return Gather("both", rides), ""
+    return Gather("both"), ""
 
 
 _SAID: set = set()
@@ -291,37 +311,26 @@ class ShardedWeight(torch.Tensor):
 
     # ---- its cast ----
 
-    def _cast(self, mesh, outer_size, dtype: Optional[torch.dtype], backward: bool) -> ShardCast:
-        """The shard's cast with scales and codes of this side.
-
-        What needed the other ranks is not kept: whether they are asked again must not depend on what one rank has seen of
-        its own shard, which may be empty, or they would wait for each other. precompute() asks for all weights at once."""
-        known, rows = self._known.cast_of(self.dtype), rows_of(self._tensor)
-        side = 1 if backward and self._casts.alternates else 0
-        cast = None if known is None else known.of(rows, dtype)
-        if cast is not None and cast.codes[side] is not None:
-            return cast
-        if cast is not None and cast.scales[side] is not None:  # a program has set the scale
-            scale = cast.scales[side]
+    def scaled(self, dtype: Optional[torch.dtype], side: int) -> Optional[ShardCast]:
+        """What is known of how this shard is cast, with the scales of this side; None: they have to be found."""
+        known = self._known.cast_of(self.dtype)
+        cast = None if known is None else known.of(rows_of(self._tensor), dtype)
+        scale = None if cast is None else cast.scales[side]
+        if scale is None or (cast.own[side] is None and cast.kept[side] is None and scale.dim() > 0):
+            return None
+        if cast.scale_inv[side] is None:  # a program has set the scale
             cast.scale_inv[side] = scale.reciprocal().reshape(-1)
-            cast.codes[side] = codes_of(rounded(self._tensor, dtype), scale, self._casts.dtype)
-            self._known.give(cast, self.dtype, self._tensor, *self.watched())
-            return cast
-        part = Part(self._tensor.contiguous(), self._casts, side, dtype, rows_sent(mesh.size(), outer_size, self._tensor))
-        plan, own = self._plan(part, mesh.size())
-        asks = part.is_shared and mesh.size() > 1
-        plan.run((lambda maxima: largest_of(maxima, mesh.mesh)) if asks else None, self.delayed_scales())
-        if not asks:
-            self._known.give(own, self.dtype, self._tensor, *self.watched())
-        return own
+        if cast is not known:
+            self.knows(cast)
+        return cast
 
-    def _plan(self, part: Part, ranks: int) -> Tuple[ShardPlan, ShardCast]:
-        """Of this side's cast by itself."""
-        found = self._known.plans[part.side]
-        if found is None or found[0].key != (part.key,):
-            cast = ShardCast(part.dtype, rows_of(self._tensor))
-            found = self._known.plans[part.side] = ShardPlan([part], [cast], ranks), cast
-        return found
+    def knows(self, cast: ShardCast) -> None:
+        self._known.give(cast, self.dtype, self._tensor, *self.watched())
+
+    def wanted(self, asked: _Asked, side: int) -> Wanted:
+        rows = rows_sent(asked.mesh.count, asked.outer_size, self._tensor)
+        part = Part(self._tensor.contiguous(), self._casts, side, asked.dtype, rows, asked.outer_size[0])
+        return Wanted(self, part, asked)
 
     def delayed_scales(self) -> Tuple[torch.Tensor, ...]:
         return (self._delayed_scale(),) if self._casts.delayed else ()
@@ -365,13 +374,12 @@ class ShardedWeight(torch.Tensor):
         return _PreAllGather(self)
 
     def _sent(self, mesh, outer_size, mp_policy) -> Tuple[Tuple[torch.Tensor, ...], _Sent]:
-        """The codes of this rank's shard, padded to the size that all ranks send, and their scale_inv; and what the rest of the
-        gather is told."""
-        unit, cast = self._unit(), self._known.cast_of(self.dtype)
-        if unit is not None and cast is not None:
-            sent = cast.sent[1 if unit.is_backward else 0]
-            if sent is not None:
-                return sent
+        """The codes of this rank's shard, with as many rows as all ranks send; and what the rest of the gather is told."""
+        unit = self._unit()
+        together = unit is not None and unit.parameter.sharded_param._local_tensor is self  # else a copy of an offloaded one
+        found = casts_of(unit).sent(unit) if together else None
+        if found is not None:
+            return found
         mesh = _Ranks(mesh, mesh.size() if unit is None else unit.ranks)
         outer_size = _whole_size(self, mesh, outer_size)
         gather = _gather_of(self, mesh, outer_size, unit)
@@ -379,21 +387,43 @@ class ShardedWeight(torch.Tensor):
         if gather.mode == "high_precision":
             sent = _Sent(gather, False, mesh, outer_size, (None, None))
             return (_padded(rounded(self._tensor, dtype), mesh, outer_size),), sent
-        backward = gather.mode == "in_turn" and unit.is_backward
-        sides = (False, True) if gather.mode == "both" else (backward,)
-        dtype = dtype if self._rounds else None
-        made = {side: self._cast(mesh, outer_size, dtype, side) for side in sides}
-        codes = [self._codes(made[side], side, mesh, outer_size) for side in sides]
-        inputs, known = self._scale_inv(gather, made, mesh, outer_size)
-        cast = made[backward] if gather.mode == "in_turn" else made[False]
-        one = cast.scales[0] if self._casts.output == "tensor" and self.dim() == 2 else None
-        stays, again = unit is None or not unit.reshards, unit is not None and cast.precomputed
-        told = _Sent(gather, backward, mesh, outer_size, known, one, cast.amax, stays, set() if again else None)
-        sent = (*codes, *inputs), told
-        if again:
-            for at in (0, 1) if gather.mode != "in_turn" else (1 if backward else 0,):
-                cast.sent[at] = sent
-        return sent
+        asked = _Asked(gather, mesh, outer_size, dtype if self._rounds else None)
+        backward = unit is not None and unit.is_backward
+        made = {side: self._cast_alone(asked, side) for side in asked.sides(backward)}
+        if together:  # FSDP gathers all of a unit; from the next gather on they are cast together
+            casts_of(unit).add(unit.parameter, asked)
+        return self.sent_of(asked, backward, made)
+
+    def _cast_alone(self, asked: _Asked, side: int) -> Tuple[ShardCast, torch.Tensor]:
+        """The cast, and codes in memory of their own."""
+        wanted = self.wanted(asked, side)
+        (cast,), part = scaled([wanted], {}, 0), wanted.part
+        kept = cast.kept[side]
+        if kept is not None and kept.shape[0] == part.rows:
+            return cast, kept
+        memory = torch.empty(CodesPlan.size([part]), dtype=torch.uint8, device=self.device)
+        plan = CodesPlan([part], [cast], memory)
+        plan.run()
+        return cast, plan.codes[0]
+
+    def sent_of(
+        self, asked: _Asked, backward: bool, made: Dict[int, Tuple[ShardCast, torch.Tensor]], together: Any = None
+    ) -> Tuple[Tuple[torch.Tensor, ...], _Sent]:
+        """What FSDP gets of a weight: `made` are the cast and codes of each side that is sent. In turn, the scale_inv of the codes
+        that are not sent are NaN: nothing can be computed of codes with the other's scale_inv."""
+        unit, (gather, mesh, outer_size, _) = self._unit(), asked
+        scale_inv: List[Optional[torch.Tensor]] = [None, None]
+        for side in (0, 1) if self._casts.alternates else (0,):
+            if side in made:
+                scale_inv[side] = made[side][0].scale_inv[side]
+            else:
+                scale_inv[side] = _nan(scale_inv_count(self._casts.kind(side == 1), *outer_size), self.device)
+        first = next(iter(made.values()))[0]
+        scale = first.scales[0] if self._casts.output == "tensor" and self.dim() == 2 else None
+        stays, streams = unit is None or not unit.reshards, None if together is None else set()
+        is_backward = gather.mode == "in_turn" and backward
+        told = _Sent(gather, is_backward, mesh, outer_size, tuple(scale_inv), scale, first.amax, stays, together, streams)
+        return tuple(codes for _, codes in made.values()), told
 
     def _unit(self) -> Optional[Unit]:
         unit = self._known.unit
@@ -406,48 +436,6 @@ class ShardedWeight(torch.Tensor):
         unit = self._unit()
         scales = (self._layer()[0].fp8_scale,) if self._casts.delayed else ()
         return scales if unit is None else (unit.parameter.sharded_param, *scales)
-
-    def _codes(self, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
-        at = 1 if side and self._casts.alternates else 0
-        sent = cast.bytes[at]
-        if sent is not None and sent.shape[0] == rows_sent(mesh.size(), outer_size, self._tensor):
-            return sent
-        return _padded(cast.codes[at].view(torch.uint8), mesh, outer_size)
-
-    def _side_scale_inv(self, gather: Gather, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
-        """The scale_inv of the whole weight, or, where they ride along, what this rank sends of them."""
-        at, kind = 1 if side and self._casts.alternates else 0, self._casts.kind(side)
-        is_of_all = is_shared(kind, len(outer_size))
-        if is_of_all or gather.scales_ride or mesh.size() == 1:
-            scale_inv = cast.scale_inv[at]
-            if not is_of_all or kind != "col":
-                return scale_inv
-            return _part(scale_inv, mesh, outer_size[1]) if gather.scales_ride else scale_inv[: outer_size[1]]
-        if cast.whole[at] is not None:
-            return cast.whole[at]
-        sent = padded_scale_inv(cast, at, kind, outer_size, mesh.size())
-        return gathered_of(sent, mesh.mesh)[: scale_inv_count(kind, *outer_size)]
-
-    def _scale_inv(self, gather: Gather, made: Dict[bool, ShardCast], mesh, outer_size):
-        """Returns the scale_inv to send, and those that are known already, of forward and backward. In turn, those of the
-        codes that are not sent are NaN: nothing can be computed of codes with the other's scale_inv."""
-        found: List[Optional[torch.Tensor]] = [None, None]
-        for side in (False, True) if self._casts.alternates else (False,):
-            if side in made:
-                found[side] = self._side_scale_inv(gather, made[side], side, mesh, outer_size)
-            else:
-                found[side] = _nan(self._count_sent(gather, side, mesh, outer_size), self.device)
-        if not gather.scales_ride:
-            return (), tuple(found)
-        return tuple(each for each in found if each is not None), (None, None)
-
-    def _count_sent(self, gather: Gather, side: bool, mesh, outer_size) -> int:
-        kind = self._casts.kind(side)
-        if not gather.scales_ride:
-            return scale_inv_count(kind, *outer_size)
-        if kind == "col" and is_shared(kind, len(outer_size)):
-            return -(-outer_size[1] // mesh.size())
-        return scale_inv_count(kind, outer_size[0] // mesh.size(), *outer_size[1:])
 
     def fsdp_post_all_gather(self, all_gather_outputs, metadata: _Sent, param_dtype: torch.dtype, *, out=None):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
@@ -476,33 +464,27 @@ class ShardedWeight(torch.Tensor):
             return False
         gather, known = metadata.gather, metadata.scale_inv
         local.own_amax = metadata.amax
-        if gather.scales_ride:
-            return True
         if gather.mode != "in_turn" and not metadata.stays:  # a backward has the weight, and the scales, of its forward
             local.scale_inv, local.of_backward = known
+            return True
+        memory = tuple(each for each in (local.scale_inv, local.of_backward) if each is not None)
+        if gather.mode == "in_turn" and metadata.together is not None:
+            metadata.together.fill(memory, metadata)
         else:
-            for mine, new in zip((local.scale_inv, local.of_backward), known):
-                if mine is None:
-                    continue
-                with torch.autograd._unsafe_preserve_version_counter(mine):
-                    mine.copy_(new)
+            copy_over(memory, tuple(each for each in known if each is not None))
         return True
 
     def _made(self, received, metadata: _Sent, param_dtype: torch.dtype) -> GatheredWeight:
         gather, outer_size, known = metadata.gather, metadata.outer_size, metadata.scale_inv
         both = gather.mode == "both"
         codes, *others = received
-        second = others.pop(0).view(self._casts.dtype) if both else None
+        second = others[0].view(self._casts.dtype) if both else None
         scale_inv, of_backward = known
-        if gather.scales_ride:
-            scale_inv = others[0].reshape(-1)[: scale_inv_count(self._casts.output, *outer_size)]
-            if self._casts.alternates:
-                of_backward = others[1].reshape(-1)[: scale_inv_count(self._casts.grad_input, *outer_size)]
-        elif gather.mode == "in_turn" or metadata.stays:  # of this weight alone: casts write theirs in place, while it stays
+        if gather.mode == "in_turn" or metadata.stays:  # of this weight alone: casts write theirs in place, while it stays
             scale_inv, of_backward = (None if each is None else each.clone() for each in known)
         return GatheredWeight(codes.view(self._casts.dtype), scale_inv, of_backward, second, metadata.amax, param_dtype)
 
-    def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+    def _again(self, mesh, outer_size, dtype, backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
         """Codes and scale_inv of the whole weight that FSDP has not gathered now, by collectives of their own."""
         say_once(
             self.subject(),
@@ -510,13 +492,16 @@ class ShardedWeight(torch.Tensor):
             "not gathered: they are gathered once more, while everything waits. float8_all_gather(model, recomputed=True), or "
             "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
         )
-        place = mesh.mesh.device_type
-        shard = self if self.device.type == place else self.to(place)  # FSDP keeps it on the CPU where it offloads
-        cast = shard._cast(mesh, outer_size, dtype, side)
-        codes = shard._codes(cast, side, mesh, outer_size).reshape(-1)
-        codes = gathered_of(codes, mesh.mesh) if mesh.size() > 1 else codes
+        asked, unit, side = _Asked(Gather("in_turn"), mesh, outer_size, dtype), self._unit(), int(backward)
+        if self.device.type != mesh.mesh.device_type:  # FSDP keeps it on the CPU where it offloads
+            cast, codes = self.to(mesh.mesh.device_type)._cast_alone(asked, side)
+        elif unit is None:
+            cast, codes = self._cast_alone(asked, side)
+        else:
+            cast, codes = casts_of(unit).again(unit, self.wanted(asked, side))
+        codes = gathered_of(codes.reshape(-1), mesh.mesh) if mesh.size() > 1 else codes.clone()
         codes = codes.view(-1, *outer_size[1:])[: outer_size[0]].view(self._casts.dtype)
-        return codes, shard._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
+        return codes, cast.scale_inv[side]
 
 
 class _PreAllGather:
@@ -595,23 +580,9 @@ def _padded(rows: torch.Tensor, mesh, outer_size: torch.Size) -> torch.Tensor:
     return rows.contiguous() if missing == 0 else torch.nn.functional.pad(rows, (*(0, 0) * (rows.dim() - 1), 0, missing))
 
 
-def padded_scale_inv(cast: ShardCast, at: int, kind: str, outer_size: torch.Size, ranks: int) -> torch.Tensor:
-    """The scale_inv of a shard's rows, blocks or experts, as many as the longest shard has."""
-    scale_inv = cast.scale_inv[at]
-    count = scale_inv_count(kind, -(-outer_size[0] // ranks), *outer_size[1:])
-    return torch.nn.functional.pad(scale_inv, (0, count - scale_inv.numel()))
-
-
 def rows_sent(ranks: int, outer_size: torch.Size, shard: torch.Tensor) -> int:
     """How many rows each rank sends: those of the longest shard of a weight that is sharded along its rows."""
     return -(-outer_size[0] // ranks) if shard.shape[1:] == outer_size[1:] else shard.shape[0]
-
-
-def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
-    """This rank's equal part of what all ranks have: of the columns' scale_inv."""
-    size = -(-columns // mesh.size())
-    part = scale_inv[size * mesh.mesh.get_local_rank() :][:size]
-    return part if part.numel() == size else torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
 def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...], known: Optional[set]) -> None:
