@@ -1,7 +1,7 @@
 // Where the values of a cast come from whose rows are gathered (CastSpec::gathered): row r of the values is row
 // index[r] of a matrix, so that the rows that each expert of a mixture has are cast without being written first. The
-// kernel is cast_tiles. Maxima of a pass before it are those of the matrix, found by kernels that know nothing of an
-// index.
+// kernel is cast_tiles or, of a rowwise cast (cast_gathered_rows.cuh), cast_rows. Maxima of a pass before it are those
+// of the matrix, found by kernels that know nothing of an index.
 //
 // SourceParams has the rows of the values, and in operands[0] the index, as the data, and the matrix's last row, as the
 // stride. Like the matrix, the index is read no earlier than cast_tile() says. Where it is outside of the matrix, the
@@ -57,6 +57,9 @@ struct GatheredSource : ValueSource<InDtype> {
   INGOT_DEVICE static RawColumns fetch_column_elements(const Pointers&, u32) { return {}; }
   INGOT_DEVICE static In element(const SourceParams& p, i64 row, i64 col) {
     return Elements::element(p, row_of(p, row), col);
+  }
+  INGOT_DEVICE static Vec8<In> load(const SourceParams& p, i64 row, i64 col) {
+    return Elements::load(p, row_of(p, row), col);
   }
 
   // Which row of the matrix is row `row` of the values?

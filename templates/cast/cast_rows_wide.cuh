@@ -204,7 +204,8 @@ struct CastRowsWide {
   INGOT_DEVICE u32 copy_elements() const {
     const u32 step = place().threads() * kVec8;
     {
-      const In* const row = static_cast<const In*>(p.source.input) + place().index * p.source.input_stride;
+      const i64 from = Source::row_of(p.source, place().index);
+      const In* const row = static_cast<const In*>(p.source.input) + from * p.source.input_stride;
       for_each_vec8(step, [&](u32 col, u32 slot) {
         INGOT_UNROLL
         for (u32 v = 0; v < kVectors; ++v) copy_async<16>(slot_vector(slot, v), row + col + v * kPerVector<In>, 16);

@@ -250,7 +250,8 @@ BOOST_AUTO_TEST_CASE(plans_of_stacked_matrices) {
   BOOST_TEST((cast_schedule(rounded) == CastSchedule::tiles));
 }
 
-// Gathered rows are cast in tiles, after a pass over all rows of the input, whose maxima are in scratch memory.
+// Gathered rows are cast along the rows if only these have scales, otherwise in tiles, after a pass over all rows of
+// the input, whose maxima are in scratch memory.
 BOOST_AUTO_TEST_CASE(plans_of_gathered_rows) {
   FakeStream stream;
   stream.part = kH200;
@@ -265,7 +266,8 @@ BOOST_AUTO_TEST_CASE(plans_of_gathered_rows) {
     return found.scratch.maxima;
   };
   BOOST_TEST(maxima("scale=tensor out=codes,transposed") == AmaxPartialsLaunch::kMaxBlocks);
-  BOOST_TEST(maxima("scale=row out=codes") == 33);
+  const CastPlan rows = plan("scale=row out=codes");
+  BOOST_TEST((!rows.first && rows.main == Pass::main && rows.scratch.bytes() == 0));
   BOOST_TEST(maxima("scale=row out=codes,transposed") == 33);
   BOOST_TEST(maxima("scale=row+col out=codes,transposed") == 1 + 33 + 512);
   BOOST_TEST((plan("scale=row+col out=codes,transposed", false).main == Pass::unaligned));

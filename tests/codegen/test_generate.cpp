@@ -151,10 +151,20 @@ const std::vector<Golden> kGolden{
      "false, .rows = true, .columns = true}>;\n"},
     {"cast f16->e4m3fn scale=row out=codes pow2 gathered", Pass::main,
      "// cast f16->e4m3fn scale=row out=codes gathered\n"
+     "#include \"cast/cast_gathered_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::GatheredSource<ingot::f16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes gathered", Pass::wide,
+     "// cast bf16->e4m3fn scale=row out=codes gathered (wide rows)\n"
+     "#include \"cast/cast_gathered_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::GatheredSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"cast f16->e4m3fn scale=1x128 out=codes gathered", Pass::main,
+     "// cast f16->e4m3fn scale=1x128 out=codes gathered\n"
      "#include \"cast/cast_gathered.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::GatheredSource<ingot::f16>, ingot::e4m3fn, "
-     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {}, .given_scales = "
-     "false, .result = false, .sum = false}>;\n"},
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 128}}, .transposed = {}, .given_scales "
+     "= false, .result = false, .sum = false}>;\n"},
     // Stacked matrices are one matrix to what goes along the rows.
     {"cast bf16->e4m3fn scale=1x128 out=codes stacked", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"

@@ -10,7 +10,7 @@
 #include "templates/cast_outputs.h"
 
 #include "cast/amax.cuh"
-#include "cast/cast_gathered.cuh"
+#include "cast/cast_gathered_rows.cuh"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
@@ -72,7 +72,71 @@ void check(const std::string& line) {
   }
 }
 
+// The rowwise cast, by cast_rows or, where each row has one block, by cast_rows_wide.
+template <class In, class Out>
+void run_rows(const CastSpec& spec, const CastTensors& tensors, bool wide) {
+  const i64 cols = tensors.input.cols;
+  const u32 threads_log2 = CastRowsLaunch::threads_log2(cols, sizeof(In));
+  const CastRowsParams params{.source = cuda::gathered_source_of(tensors),
+                              .codes = tensors.codes.data,
+                              .factors = static_cast<float*>(tensors.scale_inv.data),
+                              .result = nullptr,
+                              .codes_stride = tensors.codes.row_stride,
+                              .result_stride = 0,
+                              .maxima = nullptr,
+                              .threads_log2 = threads_log2,
+                              .pow2 = spec.pow2};
+  if (!wide) {
+    return emulator::launch(cast_rows<GatheredSource<In>, Out, CastRowsConfig{}>,
+                            CastRowsLaunch::grid(params.source.rows, threads_log2),
+                            CastRowsLaunch::threads(threads_log2), params);
+  }
+  const CastRowsWideShape shape = CastRowsWideLaunch::shape({.rows = params.source.rows,
+                                                             .cols = cols,
+                                                             .value_bytes = sizeof(In),
+                                                             .computed = false,
+                                                             .many_inputs = false,
+                                                             .block_shared = 227 << 10,
+                                                             .multiprocessors = 1,
+                                                             .clusters = false});
+  BOOST_REQUIRE(shape.blocks == 1U);
+  emulator::launch(cast_rows_wide<GatheredSource<In>, Out, CastRowsConfig{}>,
+                   {.grid = params.source.rows * shape.blocks,
+                    .threads = shape.threads,
+                    .cluster = shape.blocks,
+                    .shared_bytes = shape.shared_bytes},
+                   params);
+}
+
+template <class In, class Out>
+void check_rows(const std::string& line, const std::vector<GatherCase>& shapes, bool wide = false) {
+  const auto spec = std::get<CastSpec>(parse(line + " gathered"));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  for (GatherCase c : shapes) {
+    c.spec = spec;
+    const GuardedMatrix input = gather_input(c);
+    const std::vector<std::int32_t> index = gather_index(c);
+    const PlacedGather placed(c, input, index, *backend, stream);
+    run_rows<In, Out>(spec, placed.tensors(), wide);
+    BOOST_TEST(gather_difference(cast_of_copies(c, input, index), placed.outputs(stream)) == "", describe(c));
+  }
+}
+
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(rows_alone) {
+  check_rows<bf16, e4m3fn>("cast bf16->e4m3fn scale=row out=codes",
+                           {{.of = 40, .rows = 300, .cols = 264, .padding = 8},
+                            {.of = 130, .rows = 77, .cols = 51, .padding = 3, .offset = 1},
+                            {.of = 3, .rows = 5, .cols = 16400}});  // more than stay in registers
+  check_rows<f32, e5m2>("cast f32->e5m2 scale=row out=codes pow2", {{.of = 1, .rows = 260, .cols = 16}});
+}
+BOOST_AUTO_TEST_CASE(wide_rows_alone) {
+  const std::string line = "cast f16->e4m3fnuz scale=row out=codes";
+  check_rows<f16, e4m3fnuz>(line, {{.of = 5, .rows = 9, .cols = 4104, .padding = 8}}, true);  // in registers
+  check_rows<f16, e4m3fnuz>(line, {{.of = 3, .rows = 7, .cols = 18952}}, true);               // in shared memory
+}
 
 BOOST_AUTO_TEST_CASE(tensorwise) {
   check<bf16, e4m3fn, CastConfig{.codes = kTensorScale, .transposed = kTensorScale}>(
@@ -114,7 +178,7 @@ BOOST_AUTO_TEST_CASE(an_index_may_be_wrong) {
   index[8] = std::numeric_limits<std::int32_t>::max();
   index[9] = std::numeric_limits<std::int32_t>::min();
   const PlacedGather placed(c, input, index, *backend, stream);
-  run<bf16, e4m3fn, CastConfig{.codes = kRowScale}>(c.spec, placed.tensors(), 1);
+  run_rows<bf16, e4m3fn>(c.spec, placed.tensors(), false);
   const GatherOutputs found = placed.outputs(stream);
   for (std::int64_t r = 0; r < c.rows; ++r) {
     if (r == 2 || r == 3 || r == 8 || r == 9) continue;

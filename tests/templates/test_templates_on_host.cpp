@@ -18,7 +18,7 @@
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
 #include "cast/amax_scales.cuh"
-#include "cast/cast_gathered.cuh"
+#include "cast/cast_gathered_rows.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_output.cuh"
 #include "cast/cast_row_groups.cuh"
@@ -194,6 +194,7 @@ constexpr int kOfCast = kInstantiated<
                 CastConfig{.codes = kRowGroupScale, .transposed = kColumnGroupScale, .sum = true}>,
     &cast_tiles<ValueSource<In>, Out, CastConfig{.transposed = kBlockScale, .given_scales = true, .result = true}>,
     &cast_tiles<GatheredSource<In>, Out, CastConfig{.codes = kRowScale, .transposed = kColumnScale}>,
+    &cast_rows<GatheredSource<In>, Out, CastRowsConfig{}>, &cast_rows_wide<GatheredSource<In>, Out, CastRowsConfig{}>,
     &gemm_simt<Out, e5m2, In>>;
 
 template <class Source>
@@ -230,7 +231,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 11);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 13);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==

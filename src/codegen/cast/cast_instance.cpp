@@ -105,14 +105,14 @@ std::string rows_config(const CastSpec& spec) {
 }
 
 TemplateInstance cast_rows(const CastSpec& spec) {
-  return {"cast/cast_rows.cuh",
+  return {spec.gathered ? "cast/cast_gathered_rows.cuh" : "cast/cast_rows.cuh",
           fmt::format("cast_rows<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
           kernel_words(spec), functor(spec)};
 }
 
 // The kernel of rows with blocks to themselves: of the pass that goes along the rows, in either schedule.
 TemplateInstance cast_rows_wide(const CastSpec& spec) {
-  return {"cast/cast_rows_wide.cuh",
+  return {spec.gathered ? "cast/cast_gathered_rows.cuh" : "cast/cast_rows_wide.cuh",
           fmt::format("cast_rows_wide<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
           kernel_words(spec) + " (wide rows)", functor(spec)};
 }

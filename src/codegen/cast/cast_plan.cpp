@@ -9,13 +9,13 @@
 namespace ingot {
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  if (spec.source != ScaleSource::dynamic || spec.list || spec.gathered || !spec.codes) return CastSchedule::tiles;
+  if (spec.source != ScaleSource::dynamic || spec.list || !spec.codes) return CastSchedule::tiles;
   if (!spec.transposed) {
     if (spec.sum || (spec.stacked && spec.rounded)) return CastSchedule::tiles;
     if (spec.scale == kRowwise) return CastSchedule::rows;
-    return spec.scale == kRowGroups ? CastSchedule::row_groups : CastSchedule::tiles;
+    return spec.scale == kRowGroups && !spec.gathered ? CastSchedule::row_groups : CastSchedule::tiles;
   }
-  const bool shared_rows = spec.scale == kRowwise && !spec.transposed_scale && !spec.stacked;
+  const bool shared_rows = spec.scale == kRowwise && !spec.transposed_scale && !spec.stacked && !spec.gathered;
   return shared_rows ? CastSchedule::rows_then_tiles : CastSchedule::tiles;
 }
 

@@ -141,9 +141,8 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
 // The pass along the rows: `maxima` may be null.
 void launch_rows(const CastSpec& spec, Pass pass, const CastRowsWideShape& wide, const CastTensors& tensors,
                  float* maxima, const Stream& stream, Launcher& launcher) {
-  const Tensor& input = tensors.input;
-  const i64 cols = input.cols;
-  const CastRowsParams params{.source = source_of(tensors),
+  const i64 cols = tensors.input.cols;
+  const CastRowsParams params{.source = spec.gathered ? gathered_source_of(tensors) : source_of(tensors),
                               .codes = tensors.codes.data,
                               .factors = floats(tensors.scale_inv),
                               .result = tensors.result.data,
@@ -154,14 +153,14 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastRowsWideShape& wide,
                               .pow2 = spec.pow2};
   if (pass.variant == Variant::wide) {
     launcher.launch(spec, pass,
-                    {.grid_x = static_cast<unsigned>(input.rows) * wide.blocks,
+                    {.grid_x = static_cast<unsigned>(params.source.rows) * wide.blocks,
                      .block = wide.threads,
                      .cluster = wide.blocks,
                      .shared_bytes = wide.shared_bytes},
                     params, stream);
     return;
   }
-  launcher.launch(spec, pass, CastRowsLaunch::grid(input.rows, params.threads_log2),
+  launcher.launch(spec, pass, CastRowsLaunch::grid(params.source.rows, params.threads_log2),
                   CastRowsLaunch::threads(params.threads_log2), params, stream);
 }
 
