@@ -158,7 +158,7 @@ cpp() {
 tests() {
   local name marks=()
   [ $device = cuda ] || marks=(-m 'not nightly')
-  for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed; do
+  for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather; do
     [ -e "$root/python_bindings/tests/$name.py" ] || continue
     run "tests.$name" "$limit" "$python" -m pytest -q -p no:cacheprovider "$root/python_bindings/tests/$name.py" "${marks[@]}"
   done

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh
 
 from ingot import Error
-from ingot.nn import float8_all_gather, sync_amax_history
+from ingot.nn import sync_amax_history
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 FROM_FIRST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -126,8 +126,7 @@ def simple_fsdp(row, rank):
     """Something else than FSDP2 gathers the weights: the first call says so, on every rank."""
     mesh = sharded_situations.mesh_of((dist.get_world_size(),), ("shard",))
     net = row.blocks(True)
-    if row.package == "nn":
-        float8_all_gather(net)
+    row.gather(net)
     net = other_gathers.simple_fsdp(net, mesh)
     try:
         net(row.x(net, rank))
@@ -145,8 +144,7 @@ def from_first_rank(row, rank):
     found = []
     for of_accelerate in (True, False) if row.recipe != "delayed" else (False,):  # it loads no model that has buffers
         net = row.of_all_modules(True)
-        if row.package == "nn":
-            float8_all_gather(net)
+        row.gather(net)
         if rank != 0:
             with torch.no_grad():
                 for each in net.parameters():

@@ -19,12 +19,14 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 import ingot.float8 as float8
 from ingot import nn as ingot_nn
 from ingot.float8 import float8_tensor_parallel as float8_styles
 from ingot.nn import Float8Linear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
+from ingot.torch import LinearOptions, experts_mlp
 from ingot.torch._layers import ingot_layers
 from ingot.torch._sharded_weight import ShardedWeight, is_in_high_precision
 
@@ -46,6 +48,24 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
+class Experts(nn.Module):
+    """A router, and functions of experts, whose number ranks do not divide."""
+
+    def __init__(self, width, hidden, recipe):
+        super().__init__()
+        experts = 2 * dist.get_world_size() + 1
+        self.options = LinearOptions(recipe, name="experts")
+        self.router = nn.Linear(width, experts, bias=False)
+        for name, rows, columns in (("gate_up", 2 * hidden, width), ("down", width, hidden)):
+            setattr(self, name, nn.Parameter(torch.randn(experts, rows, columns) / columns**0.5))
+
+    def forward(self, x):
+        weights, index = self.router(x).softmax(-1).topk(2)
+        stacks = (each.to_local() if isinstance(each, DTensor) else each for each in (self.gate_up, self.down))
+        gate_up, down = stacks
+        return x + experts_mlp(x, index % gate_up.shape[0], weights, gate_up, down, self.options)
+
+
 class Tied(nn.Module):
     """A head that multiplies by the weight of the embedding."""
 
@@ -56,6 +76,24 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.head(self.inner(self.embedding(x)))
+
+
+class Rows(nn.Module):
+    """Looks rows of a stack up."""
+
+    def __init__(self, stack):
+        super().__init__()
+        self.stack = stack
+
+    def forward(self, x):
+        return nn.functional.embedding(x, self.stack.flatten(0, 1))
+
+
+class TiedExperts(Tied):
+    def __init__(self, width, recipe):
+        nn.Module.__init__(self)
+        self.inner, self.head = Experts(width, width, recipe), Experts(width, width, recipe)
+        self.embedding = Rows(self.head.gate_up)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +109,10 @@ class Row:
 
     def plain(self) -> nn.Module:
         torch.manual_seed(0)
+        if self.package == "experts":
+            net = nn.Sequential(*(Experts(self.width, 2 * self.width, self.recipe) for _ in range(2)))
+            net.features = self.width
+            return net
         blocks = (Block(self.width, 2 * self.width) for _ in range(2))
         net = nn.Sequential(*blocks, nn.Linear(self.width, self.width))
         net.features = self.width
@@ -78,10 +120,19 @@ class Row:
 
     def tied(self) -> nn.Module:
         torch.manual_seed(0)
-        return Tied(self.width)
+        return TiedExperts(self.width, self.recipe) if self.package == "experts" else Tied(self.width)
+
+    def gather(self, net: nn.Module) -> None:
+        """ingot.float8 converts with it."""
+        if self.package == "nn":
+            float8_all_gather(net)
+        elif self.package == "experts":
+            assert float8_all_gather(net, experts=lambda name, weight: self.recipe if weight.dim() == 3 and "stack" not in name else None)
 
     def converted(self, net: nn.Module, gathers: bool) -> nn.Module:
         """A model of torch.nn in FP8."""
+        if self.package == "experts":
+            return net
         if self.package == "nn":
             for parent in list(net.modules()):
                 for name, layer in parent.named_children():
@@ -114,7 +165,9 @@ class Row:
 
 
 ROWS = {recipe: Row(recipe) for recipe in gathered_models.RECIPES} | {
-    f"ingot.float8 {recipe}": Row(recipe, "float8") for recipe in ("tensorwise", "rowwise")
+    f"{title} {recipe}": Row(recipe, package)
+    for title, package in (("ingot.float8", "float8"), ("experts", "experts"))
+    for recipe in ("tensorwise", "rowwise")
 }
 
 
@@ -148,8 +201,8 @@ def sharded(row, how, gathers):
     net = how.model(row, gathers)
     net = net.to(how.dtype)
     how.before(net, row)
-    if gathers and row.package == "nn":
-        float8_all_gather(net)
+    if gathers:
+        row.gather(net)
     options = {**how.options, **({"mp_policy": how.policy} if how.policy else {})}
     for name, part in list(net.named_children()):
         if not isinstance(net, Tied) or name == "inner":  # the root gathers what parts share
@@ -202,6 +255,7 @@ def same(results, expected, what):
 def weights_of(net):
     """Of each weight of an FP8 layer: is it gathered in FP8?"""
     shards = {id(weight): weight for _, layer in ingot_layers(net) for _, weight in layer.named_weights()}
+    shards |= {id(weight): weight for weight in net.parameters() if weight.dim() == 3}
     shards = [getattr(weight, "_local_tensor", weight) for weight in shards.values()]
     return [isinstance(each, ShardedWeight) and not is_in_high_precision(each) for each in shards]
 
@@ -256,7 +310,8 @@ def offloaded(row, rank):
 
 def tied(row, rank):
     """ingot.float8 leaves the head alone, and says why."""
-    found = compared(row, rank, How(model=lambda row, gathers: row.converted(row.tied(), gathers)))
+    how = How(model=lambda row, gathers: row.converted(row.tied(), gathers), options={"reshard_after_forward": True})
+    found = compared(row, rank, how)
     left = float8.conversion_report(row.converted(row.tied(), True)).left_alone if row.package == "float8" else ()
     return found if not left else f"right, some 16 bits: {left[0].reason}"
 
@@ -357,12 +412,20 @@ def selective_call(row, rank):
 # ---- columns: tensor parallelism ----
 
 
+def divide_experts(net, mesh):
+    for block in net:
+        for name in ("gate_up", "down"):
+            setattr(block, name, nn.Parameter(distribute_tensor(getattr(block, name).detach(), mesh, [Shard(0)])))
+
+
 def divided(meshes, fsdp_dims):
     """Ways for meshes whose last dimension divides layers, and the others the batch."""
     for mesh in meshes:
         mesh_of_data = mesh[fsdp_dims] if isinstance(fsdp_dims, str) else mesh[tuple(fsdp_dims)]
 
         def before(net, row, mesh=mesh):
+            if row.package == "experts":
+                return divide_experts(net, mesh["tp"])
             styles = ingot_nn if row.package == "nn" else float8_styles
             plan = {}
             for at in range(2):

@@ -15,6 +15,7 @@ import transformers
 from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
+from gathered_models import said
 from ingot.torch import _prepare
 from ingot.torch._model_weights import float8_experts, is_stack, other_weights
 from ingot.torch._prepare import recording_of, recording_of_call
@@ -305,6 +306,26 @@ def test_training(device):
     assert loss.item() == pytest.approx(losses["tensorwise"][-1], rel=0.2)
     model.set_experts_implementation("eager")
     assert model(tokens).logits.isfinite().all() and model.config._experts_implementation == "eager"
+
+
+def test_gathers_in_float8():
+    """The stacks of converted experts, by name; those stored (experts, K, N) are gathered in high precision."""
+    for name, why in (("Qwen3Moe", ""), ("GptOss", "it is stored as (experts, K, N), and codes of (experts, N, K) are gathered")):
+        model = model_of(name)
+        assert ingot.nn.float8_all_gather(model) == ()
+        names = experts.convert_experts_(model, "tensorwise")
+        weights = [f"{each}.{key}" for each in names for key in ("gate_up_proj", "down_proj")]
+        with said() as lines:
+            found = ingot.nn.float8_all_gather(model)
+        assert found == (() if why else tuple(weights))
+        assert lines == ([f'experts "{each}": FSDP gathers its weight in high precision: {why}' for each in weights] if why else [])
+        tokens = torch.arange(12).view(1, 12)
+        assert torch.equal(model(tokens).logits, experts_of_copy(model_of(name))(tokens).logits)
+
+
+def experts_of_copy(model):
+    experts.convert_experts_(model, "tensorwise")
+    return model
 
 
 def test_reports():

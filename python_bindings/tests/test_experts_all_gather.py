@@ -6,15 +6,18 @@ import dataclasses
 import pytest
 
 torch = pytest.importorskip("torch")
+import other_gathers
 import torch.distributed as dist
 import two_processes
 from gathered_models import said
 from test_nn_all_gather import collectives
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from two_processes import DEVICE, WORLD, normal
 
 import ingot
+from ingot.integrations.grouped_experts import convert_grouped_experts_
 from ingot.nn import float8_all_gather, precompute_float8_all_gather
 from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._gathered_weight import GatheredWeight
@@ -51,8 +54,8 @@ def products(x, gate_up, down, options):
     return grouped_linear(hidden, down, ends=ends, options=options, activation="silu(x) * up")
 
 
-def stacks(experts, dtype=torch.float32):
-    gate_up, down = normal(experts, 2 * INTERMEDIATE, HIDDEN, seed=1) / 8, normal(experts, HIDDEN, INTERMEDIATE, seed=2) / 7
+def stacks(experts, dtype=torch.float32, hidden=HIDDEN, intermediate=INTERMEDIATE):
+    gate_up, down = normal(experts, 2 * intermediate, hidden, seed=1) / 8, normal(experts, hidden, intermediate, seed=2) / 7
     return [nn.Parameter(each.to(dtype)) for each in (gate_up, down)]
 
 
@@ -134,10 +137,10 @@ def of_experts_of(recipe, *names):
 class Moe(nn.Module):
     """Code of one's own: a router, and functions of experts."""
 
-    def __init__(self, recipe, experts, function=mlp):
+    def __init__(self, recipe, experts, function=mlp, hidden=HIDDEN, intermediate=INTERMEDIATE):
         super().__init__()
-        self.router = nn.Parameter(normal(experts, HIDDEN, seed=0) / 6)
-        self.gate_up, self.down = stacks(experts)
+        self.router = nn.Parameter(normal(experts, hidden, seed=0) / 6)
+        self.gate_up, self.down = stacks(experts, torch.float32, hidden, intermediate)
         self.options, self.function = LinearOptions(recipe, name="moe"), function
 
     def forward(self, x):
@@ -159,7 +162,7 @@ def local(tensor):
 @dataclasses.dataclass
 class Case:
     recipe: str
-    experts: int = 2 * WORLD + 1
+    experts: int = dataclasses.field(default_factory=lambda: 2 * dist.get_world_size() + 1)
     function: object = mlp
     dtype: torch.dtype = torch.float32
     mixed: bool = True
@@ -168,11 +171,15 @@ class Case:
     tokens: int = TOKENS
     options: dict = dataclasses.field(default_factory=dict)
 
-    def sharded(self, gathers, filter=None):
+    def made(self, gathers):
         net = nn.Sequential(*(Moe(self.recipe, self.experts, self.function) for _ in range(2))).to(self.dtype)
         if gathers:
             names = float8_all_gather(net, experts=of_experts(self.recipe))
             assert names == ("0.gate_up", "0.down", "1.gate_up", "1.down")
+        return net
+
+    def sharded(self, gathers):
+        net = self.made(gathers)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
         options = {**self.options, **({"mp_policy": policy} if self.mixed else {})}
         for part in net:
@@ -196,9 +203,10 @@ class Case:
                 precompute_float8_all_gather(net)
         return found + [local(each).detach() for each in net.parameters()]
 
-    def check(self, rank):
-        """Losses, gradients and parameters of all steps are those of a 16-bit gather. Returns the lines of the log."""
-        expected = self.trained(rank, False)
+    def check(self, rank, expected_of=None):
+        """Losses, gradients and parameters of all steps are those of a 16-bit gather. Returns the lines of the log. expected_of: the
+        case that gathers in 16 bits, if it is another one than this."""
+        expected = (expected_of or self).trained(rank, False)
         with said() as lines:
             found = self.trained(rank, True)
         assert len(found) == len(expected) and all(each.isfinite().all() for each in expected), self
@@ -224,7 +232,7 @@ def check_all_bits(rank):
 
 
 def check_compiled(rank):
-    assert not Case("rowwise", compiled=True).check(rank)
+    assert not Case("rowwise", compiled=True).check(rank, expected_of=Case("rowwise"))
 
 
 def check_all_compiled(rank):
@@ -238,13 +246,22 @@ def check_a_rank_without_tokens(rank):
     assert not Case("tensorwise", tokens=0 if rank == WORLD - 1 else TOKENS).check(rank)
 
 
+class OfSize(Case):
+    hidden, intermediate = 384, 384
+
+    def made(self, gathers):
+        net = nn.Sequential(Moe(self.recipe, self.experts, self.function, self.hidden, self.intermediate))
+        if gathers:
+            float8_all_gather(net, experts=of_experts(self.recipe))
+        return net
+
+
 def sent_by(recipe, experts):
     """What a step sends of experts' weights, after the first ones; recipe "": in bfloat16."""
-    case = Case(recipe or "rowwise", experts)
-    net = case.sharded(bool(recipe))
+    net = OfSize(recipe or "rowwise", experts).sharded(bool(recipe))
     for step in range(3):
         with collectives() as sent:
-            net(normal(TOKENS, HIDDEN, seed=10 * dist.get_rank() + step).requires_grad_()).sum().backward()
+            net(normal(TOKENS, OfSize.hidden, seed=10 * dist.get_rank() + step).requires_grad_()).sum().backward()
             if recipe:
                 precompute_float8_all_gather(net)
         assert step < 2 or sent == before, (recipe, sent, before)  # every step after the first
@@ -254,25 +271,130 @@ def sent_by(recipe, experts):
 
 def check_what_is_sent(rank):
     """One byte for each element in forward and in backward; nothing is reduced, and the scale_inv of whole experts cross in one
-    more collective, whether ranks divide the experts or not."""
-    experts = 2 * WORLD
-    sizes = [(2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)]
-    router = 2 * (experts * HIDDEN // WORLD)  # bfloat16, in every gather
+    more collective, whether ranks divide the experts or not: at most 0.51 of bfloat16's bytes."""
+    experts, hidden, intermediate = 2 * WORLD, OfSize.hidden, OfSize.intermediate
+    sizes = [(2 * intermediate, hidden), (hidden, intermediate)]
+    router = 2 * (experts * hidden // WORLD)  # bfloat16, in every gather
     gathers, reduces, apart = sent_by("", experts)
     elements = sum(n * k for n, k in sizes) * experts // WORLD
     bytes_of = lambda seen: [number * dtype.itemsize for _, dtype, number in seen]
-    assert not apart and not reduces and bytes_of(gathers) == [2 * elements + router] * 4
+    assert not apart and not reduces and bytes_of(gathers) == [2 * elements + router] * 2
     for recipe, of_each in (("rowwise", sum(n + k for n, k in sizes)), ("tensorwise", 2)):
         gathers, reduces, apart = sent_by(recipe, experts)
-        assert not reduces and apart == [("apart", torch.float32, 2 * of_each * experts // WORLD)], (recipe, reduces, apart)
-        assert bytes_of(gathers) == [elements + router] * 4, (recipe, gathers)
+        scale_inv = of_each * experts // WORLD
+        assert not reduces and apart == [("apart", torch.float32, scale_inv)], (recipe, reduces, apart)
+        assert bytes_of(gathers) == [elements + router] * 2, (recipe, gathers)
+        assert 2 * elements + 4 * scale_inv <= 0.51 * 4 * elements, recipe
     gathers, reduces, apart = sent_by("rowwise", experts + 1)
     longest = -(-(experts + 1) // WORLD)
-    assert not reduces and apart == [("apart", torch.float32, 2 * sum(n + k for n, k in sizes) * longest)], apart
+    assert not reduces and apart == [("apart", torch.float32, sum(n + k for n, k in sizes) * longest)], apart
 
 
-CHECKS = [check_bits, check_compiled, check_a_rank_without_tokens, check_what_is_sent]
-ALL_CASES = [check_all_bits, check_all_compiled]
+def check_other_dimensions(rank):
+    """Rows of each expert, or columns, which are gathered in 16 bits."""
+    for dimension, recipe in ((1, "rowwise"), (2, "tensorwise")):
+        place = lambda parameter: Shard(dimension) if parameter.dim() == 3 else None
+        lines = Case(recipe, options={"shard_placement_fn": place}).check(rank)
+        why = "FSDP gathers its weight in high precision: it is sharded within its experts: shard their number, dimension 0"
+        assert sorted(lines) == [f'experts "{at}.{name}": {why}' for at in (0, 1) for name in ("down", "gate_up")], lines
+
+
+def check_other_numbers_of_experts(rank):
+    for gathers in ("router", ""):
+        net = nn.Sequential(Moe("rowwise", 4 + 2 * min(rank, 1)))
+        float8_all_gather(net, experts=of_experts("rowwise"))
+        for part in (*net, net):
+            fully_shard(part)
+        with pytest.raises(LinearError) as raised:
+            precompute_float8_all_gather(net) if gathers else net(normal(TOKENS, HIDDEN, seed=0))
+        sizes = f"{2 * INTERMEDIATE}, {HIDDEN}] float32 cast to float8_e4m3fn by row and col"
+        assert str(raised.value) == (
+            f'the ranks hold different weights to gather in FP8: rank 0 has 2 and rank 1 has 2; number 0 is "0.gate_up" [4, {sizes} on '
+            f'rank 0 and "0.gate_up" [6, {sizes} on rank 1: convert the same layers on every rank'
+        )
+
+
+class GroupedExperts(nn.Module):
+    """As torchtitan has it."""
+
+    def __init__(self, experts):
+        super().__init__()
+        for at, name in enumerate(("w1", "w3", "w2")):
+            sizes = (HIDDEN, INTERMEDIATE) if name == "w2" else (INTERMEDIATE, HIDDEN)
+            setattr(self, name, nn.Parameter(normal(experts, *sizes, seed=at) / 6))
+
+
+class OfTitan(nn.Module):
+    def __init__(self, experts, recipe):
+        super().__init__()
+        self.experts, self.count = GroupedExperts(experts), experts
+        convert_grouped_experts_(self, recipe, trusted=True)
+
+    def forward(self, x):
+        counts = torch.full((self.count,), x.shape[0] // self.count, device=DEVICE)
+        return x + self.experts(x, counts)
+
+
+class Titan(Case):
+    def made(self, gathers):
+        net = nn.Sequential(*(OfTitan(self.experts, self.recipe) for _ in range(2)))
+        if gathers:
+            assert float8_all_gather(net) == tuple(f"{at}.experts.{name}" for at in (0, 1) for name in ("w1", "w2", "w3"))
+        return net
+
+
+def check_grouped_experts(rank):
+    assert not Titan("rowwise").check(rank)
+
+
+class Language(Case):
+    """A model of transformers, whose linear layers stay as they are; experts: the name of its kind."""
+
+    def made(self, gathers):
+        from ingot.integrations.experts import convert_experts_
+        from test_experts import model_of
+
+        net = model_of(self.experts).train()
+        names = convert_experts_(net, self.recipe)
+        if gathers:
+            found = float8_all_gather(net)
+            assert found == (tuple(f"{name}.{each}_proj" for name in names for each in ("gate_up", "down")) if self.experts != "GptOss" else ())
+        return net
+
+    def sharded(self, gathers):
+        net = self.made(gathers)
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        for part in (*net.model.layers, net):
+            fully_shard(part, mp_policy=policy)
+        forward = net.forward
+        net.forward = lambda x: forward((x[:, :6].abs() * 20).long()).logits
+        return net
+
+
+def check_transformers(rank):
+    for name, why in (("Qwen3Moe", ""), ("GptOss", "it is stored as (experts, K, N), and codes of (experts, N, K) are gathered")):
+        for recipe in RECIPES:
+            lines = Language(recipe, name).check(rank)
+            assert len(lines) == (4 if why else 0) and all(line.startswith('experts "model.layers.') and line.endswith(why) for line in lines)
+
+
+def check_experts_under_fsdp1(rank):
+    net = Case("rowwise").made(True)
+    with pytest.raises(Exception, match=r'experts "0.gate_up" weight: FullyShardedDataParallel .FSDP1. gathers it in high precision'):
+        other_gathers.fsdp1(net, use_orig_params=True)(normal(TOKENS, HIDDEN, seed=0)).sum().backward()
+
+
+CHECKS = [
+    check_bits,
+    check_compiled,
+    check_a_rank_without_tokens,
+    check_what_is_sent,
+    check_other_dimensions,
+    check_other_numbers_of_experts,
+    check_grouped_experts,
+    check_experts_under_fsdp1,
+]
+ALL_CASES = [check_all_bits, check_all_compiled, check_transformers]
 folder = two_processes.fixture(CHECKS)
 
 

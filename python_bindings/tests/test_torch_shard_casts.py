@@ -8,6 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ingot import Error, _core  # noqa: E402
+from ingot.torch._gathered_weight import Casts  # noqa: E402
+from ingot.torch._shard_casts import ShardCast, rows_of  # noqa: E402
+from ingot.torch._shard_plan import Asks, CodesPlan, Part, ShardPlan  # noqa: E402
 
 FORMATS = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -319,3 +322,31 @@ def test_a_dry_run_casts_no_shards():
         assert "this thread is in a dry run" in message(casts.amax)
     finally:
         dry.leave()
+
+
+@pytest.mark.parametrize("kinds", [("tensor", "tensor"), ("row", "col"), ("128x128", "128x128")])
+@pytest.mark.parametrize("experts", [0, 3])
+def test_stacks_of_experts_have_the_bits_of_each(experts, kinds):
+    """With scales of their own, of which no maxima are reduced, in a plan that has a matrix besides."""
+    torch.manual_seed(0)
+    stack = torch.randn(experts, 40, 200) * torch.tensor([1.0, 30.0, 0.01])[:experts, None, None]
+    stack, weight = stack.view(experts, 40, 200), torch.randn(8, 16)
+    casts, of_weight = Casts(torch.float8_e4m3fn, *kinds, True), Casts(torch.float8_e4m3fn, "tensor", "tensor", False)
+    sides = (0, 1) if casts.alternates else (0,)
+    parts = [Part(stack, casts, side, torch.bfloat16, 4, 8) for side in sides] + [Part(weight, of_weight, 0, None, 8, 16)]
+    made, other = ShardCast(torch.bfloat16, rows_of(stack)), ShardCast(None, rows_of(weight))
+    of_parts = [made] * len(sides) + [other]
+    plan, reduced = ShardPlan(parts, of_parts, 2), []
+    plan.run(Asks(lambda maxima: reduced.append(maxima.numel()) or maxima, lambda scale_inv: torch.cat((scale_inv, scale_inv + 1))))
+    assert reduced == [1]  # that of the matrix
+    codes = CodesPlan(parts, of_parts, torch.empty(CodesPlan.size(parts), dtype=torch.uint8))
+    codes.run()
+    for side in sides:
+        expected = [whole_cast(each, "bf16", kinds[side], "e4m3fn", True) for each in stack]
+        assert codes.codes[side].shape == (4, 40, 200)
+        for at, (scale, scale_inv, of_expert) in enumerate(expected):
+            count = len(scale)
+            mine = slice(at * count, (at + 1) * count)
+            assert torch.equal(codes.codes[side][at], of_expert), (side, at)
+            assert torch.equal(made.scales[side][mine], scale), (side, at)
+            assert torch.equal(made.scale_inv[side][mine], scale_inv), (side, at)  # of the first of two ranks

@@ -51,7 +51,7 @@ MANY_GPUS_SECONDS=77 run 0 "$work/out"
 expect_call 'test_runtime_gpu --run_test=test_comm_gpu [cuda 4 all]'
 expect_call 'test_nn_gpu --run_test=test_parallel_linear_gpu [cuda 4 all]'
 for ranks in 1 2 4; do expect_call "--micro-batches 4 --ranks $ranks --out $work/out/train_lm_$ranks"; done
-for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed; do
+for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather; do
   expect_call "-m pytest -q -p no:cacheprovider $root/python_bindings/tests/$name.py [cuda 4 all]"
 done
 expect_call "rank_deaths.py --device cuda --ranks 4 --kills 4"

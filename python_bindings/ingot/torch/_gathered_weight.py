@@ -58,20 +58,29 @@ def is_shared(kind: str, dimensions: int) -> bool:
 # ---- the weight ----
 
 
+class Turn:
+    """What the memory of a gathered weight holds now. holds: False for the codes of forward, True for those of backward, None for
+    both. again makes codes and scale_inv of the kind that is not there: again(backward) -> (codes, scale_inv)."""
+
+    __slots__ = ("again", "holds")
+
+    def __init__(self) -> None:
+        self.holds: Optional[bool] = None
+        self.again: Optional[Callable] = None
+
+
 class GatheredWeight(torch.Tensor):
     """codes: float8 of the weight's shape, contiguous; scale_inv: float32, as many as Casts.output has, in a row.
     of_backward: None, or the scale_inv of Casts.grad_input where that reads other codes, which then take the place of the
-    first ones in the same memory while a backward runs. `holds`, which of the two are there: False, True for those of
-    backward, None for both.
+    first ones in the same memory while a backward runs. turn: which of the two are there, also to aliases.
 
-    FSDP frees the memory of all, and fills it again; this object stays. `again` makes codes and scale_inv of the kind that
-    is not there: again(backward) -> (codes, scale_inv). own_amax: of delayed scales, max |x| of this rank's shard, float32 of one
-    element, which the layer's forward notes.
+    FSDP frees the memory of all, and fills it again; this object stays. own_amax: of delayed scales, max |x| of this rank's
+    shard, float32 of one element, which the layer's forward notes.
     """
 
     is_of_ingot = True
 
-    __slots__ = ("again", "own_amax", "codes", "holds", "of_backward", "scale_inv", "second_codes")
+    __slots__ = ("own_amax", "codes", "of_backward", "scale_inv", "second_codes", "turn")
 
     @staticmethod
     def __new__(cls, codes, scale_inv, of_backward, second_codes, own_amax, dtype, requires_grad: bool = False):
@@ -81,13 +90,12 @@ class GatheredWeight(torch.Tensor):
         )  # fmt: skip
         self.codes, self.scale_inv, self.of_backward, self.second_codes = codes, scale_inv, of_backward, second_codes
         self.own_amax: Optional[torch.Tensor] = own_amax
-        self.holds: Optional[bool] = None
-        self.again: Optional[Callable] = None
+        self.turn = Turn()
         return self
 
     def _like(self, codes: torch.Tensor, second_codes: Optional[torch.Tensor], dtype: Optional[torch.dtype] = None):
         new = GatheredWeight(codes, self.scale_inv, self.of_backward, second_codes, self.own_amax, dtype or self.dtype)
-        new.holds, new.again = self.holds, self.again
+        new.turn = self.turn
         return new
 
     @property
@@ -99,8 +107,8 @@ class GatheredWeight(torch.Tensor):
         """The codes and scale_inv that a forward or a backward reads."""
         if self.of_backward is None:
             return self.codes, self.scale_inv
-        if self.holds is (not backward) and self.again is not None:
-            return self.again(backward)
+        if self.turn.holds is (not backward) and self.turn.again is not None:
+            return self.turn.again(backward)
         if not backward:
             return self.codes, self.scale_inv
         return (self.codes if self.second_codes is None else self.second_codes), self.of_backward

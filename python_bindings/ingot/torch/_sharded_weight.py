@@ -455,7 +455,7 @@ class ShardedWeight(torch.Tensor):
                 )
         if gather.mode == "in_turn":
             dtype = param_dtype if self._rounds else None
-            local.holds, local.again = backward, lambda side: self._again(mesh, outer_size, dtype, side)
+            local.turn.holds, local.turn.again = backward, lambda side: self._again(mesh, outer_size, dtype, side)
         return (local, ()) if out is None else None
 
     def _filled(self, local: torch.Tensor, metadata: _Sent) -> bool:
