@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Experts on several GPUs, forward and backward, in bf16 by torch._grouped_mm and in FP8: by expert parallelism with a plain
-all-to-all (examples/expert_parallel.py), and under FSDP2, which gathers them. Contenders take turns in one job (torch_ranks.py).
+all-to-all (examples/expert_parallel.py), and under FSDP2, which gathers them in 16 bits and in FP8. Contenders take turns in one job
+(torch_ranks.py).
 
     torchrun --nproc_per_node 2 bench/compare_expert_ranks.py --json expert_ranks.json
     torchrun --nproc_per_node 2 bench/compare_expert_ranks.py --case Qwen3-30B-A3B --idle-rank
@@ -8,8 +9,9 @@ all-to-all (examples/expert_parallel.py), and under FSDP2, which gathers them. C
     torchrun --nproc_per_node 2 bench/compare_expert_ranks.py --device cpu --try     # a tiny case over gloo, to try the program
 
 Each rank has its own tokens. bf16 is compiled: under FSDP2 each layer, with expert parallelism what comes between the exchanges.
-Outputs and gradients of tokens are compared with those of bf16 without ranks first (SQNR, in dB). Ends with 1 if one is below
-14 dB or a contender failed.
+Outputs and gradients of tokens are compared with those of bf16 without ranks first (SQNR, in dB). Losses (norms of outputs) with an FP8
+gather are to be those of the same contender without, bit for bit, of changed weights too: the first steps under FSDP2, which warm up,
+change them by the signs of their gradients. Ends with 1 if they are not, if one is below 14 dB or a contender failed.
 """
 
 from __future__ import annotations
@@ -33,16 +35,18 @@ class Kind(NamedTuple):
     recipe: str  # "": bf16
     fast: bool
     way: str
+    float8_gather: bool = False
 
     @property
     def name(self) -> str:
-        recipe = f"ingot {self.recipe}" + (", fast" if self.fast else "")
+        recipe = f"ingot {self.recipe}" + (", fast" if self.fast else "") + (", FP8 gather" if self.float8_gather else "")
         return f"{recipe if self.recipe else 'bf16'}, {self.way}"
 
 
-KINDS = [
-    Kind(recipe, fast, way) for way in SETS for recipe, fast in (("", False), ("rowwise", False), ("rowwise", True), ("tensorwise", False))
-]
+RECIPES = [("rowwise", False), ("rowwise", True), ("tensorwise", False)]
+KINDS = [Kind(recipe, fast, way) for way in SETS for recipe, fast in [("", False), *RECIPES]]
+KINDS += [Kind(recipe, fast, FSDP2, True) for recipe, fast in RECIPES]
+UPDATES, RATE = 2, 1e-3  # how many steps change the weights, and by how much each element
 
 
 class Layer(NamedTuple):
@@ -103,8 +107,10 @@ def of_rank(ranks: Ranks, kind: Kind, layer: Layer, compiler: str) -> Callable:
     return lambda: (expert_parallel(x.hidden, x.index, x.weights, experts, own), (gate_up, down))
 
 
-def sharded(ranks: Ranks, kind: Kind, layer: Layer, compiler: str, layers: int) -> Callable:
-    """`layers` layers of float32 parameters, each a unit of FSDP, which gathers bf16 and reduces float32."""
+def sharded(ranks: Ranks, kind: Kind, layer: Layer, compiler: str, layers: int) -> Any:
+    """A model of `layers` layers of float32 parameters, each a unit of FSDP, which gathers bf16, or FP8, for forward and for backward,
+    and reduces float32. Called by its root: a unit that is called by itself is a root, whose weights FSDP keeps after forward."""
+    from ingot.nn import float8_all_gather
     from ingot.torch import LinearOptions, experts_mlp
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -122,21 +128,32 @@ def sharded(ranks: Ranks, kind: Kind, layer: Layer, compiler: str, layers: int) 
                 return plain(x, self.gate_up, self.down)
             return experts_mlp(x.hidden, x.index, x.weights, self.gate_up, self.down, options, fast_math=kind.fast)
 
+    class Layers(torch.nn.Module):
+        def __init__(self, units: Any) -> None:
+            super().__init__()
+            self.units = torch.nn.ModuleList(units)
+
+        def forward(self, x: compare_experts.Inputs) -> Any:
+            outputs = [unit(x) for unit in self.units]
+            return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs)
+
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     units = []
     for _ in range(layers):
         unit = Experts()
         if ranks.on_gpu and not kind.recipe:
             unit.compile(dynamic=False, backend=compiler)
+        if kind.float8_gather:
+            float8_all_gather(unit, experts=lambda name, weight: kind.recipe)
         units.append(fully_shard(unit, mp_policy=policy))
-    model = fully_shard(torch.nn.Sequential(*units), mp_policy=policy)
-    x = layer.x
+    return fully_shard(Layers(units), mp_policy=policy)
 
-    def call() -> Any:
-        outputs = [unit(x) for unit in model]
-        return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs), tuple(model.parameters())
 
-    return call
+def change(torch: Any, parameters: Any) -> None:
+    """By the signs of the gradients, which become them."""
+    with torch.no_grad():
+        for each in parameters:
+            each.add_(each.grad.sign_(), alpha=-RATE)
 
 
 class Expected(NamedTuple):
@@ -156,20 +173,30 @@ def expected_of(ranks: Ranks, layer: Layer) -> Expected:
 
 
 def make(ranks: Ranks, kind: Kind, options: argparse.Namespace, layer: Layer, expected: Expected) -> Running:
-    torch = ranks.torch
+    from ingot.nn import precompute_float8_all_gather
+
+    torch, model = ranks.torch, None
     if kind.way == EXPERT_PARALLEL:
         call = of_rank(ranks, kind, layer, options.compiler)
     else:
-        call = sharded(ranks, kind, layer, options.compiler, options.layers)
+        model = sharded(ranks, kind, layer, options.compiler, options.layers)
+        parameters = tuple(model.parameters())  # while forward's weights are there, the model has those
+        call = lambda: (model(layer.x), parameters)
 
     def step() -> Any:
         layer.x.hidden.grad = layer.x.weights.grad = None
         output, parameters = call()
         output.backward(layer.x.grad)
+        if model is not None and step.count < UPDATES:
+            change(torch, parameters)
         for each in parameters:
             each.grad = None
-        step.output = output.detach()
+        if kind.float8_gather:
+            precompute_float8_all_gather(model)
+        step.output, step.count = output.detach(), step.count + 1
+        return torch.linalg.vector_norm(step.output, dtype=torch.float32)
 
+    step.count = 0
     step()
     pairs = [(expected.output, step.output), (expected.grad_input, layer.x.hidden.grad)]
     own = min((compare_experts.sqnr(*pair) for pair in pairs if pair[0].numel()), default=99.0)
@@ -194,6 +221,17 @@ def cases(turns: dict[str, list[dict[str, Any]]], tokens: int) -> list[dict[str,
     return found
 
 
+def verdicts(turns: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """FP8 gathers against 16-bit ones."""
+    found = []
+    for kind in KINDS:
+        ours, plain = turns.get(kind.name), turns.get(kind._replace(float8_gather=False).name)
+        if ours and plain and kind.float8_gather:
+            verdict, text = torch_ranks.same_losses(ours, plain)
+            found.append({"verdict": verdict, "contender": kind.name, "text": f"as with the 16-bit gather: {text}"})
+    return found
+
+
 def table(found: dict[str, Any]) -> str:
     lines = [
         f"{found['case']}: {found['experts']} experts of {found['hidden']} x {found['intermediate']}, {found['chosen']} a token, "
@@ -205,7 +243,8 @@ def table(found: dict[str, Any]) -> str:
         ratio, peak = torch_ranks.ratio_and_peak(case)
         row = f"{case['contender']:<40}{case['ms']['median']:>9.2f}{ratio:>8}{case['tokens_per_s']:>10.0f}{peak:>9}"
         lines.append(f"{row}{case['wire']['sent_bytes'] / 1e6:>9.1f}  {case.get('note', '')}")
-    return "\n".join(lines + torch_ranks.left_out_lines(found["left_out"]))
+    lines += torch_ranks.left_out_lines(found["left_out"])
+    return "\n".join(lines + [f"{each['verdict']:<7} {each['contender']}: {each['text']}" for each in found["verdicts"]])
 
 
 def parse_options() -> argparse.Namespace:
@@ -244,7 +283,8 @@ def main() -> int:
         head = torch_ranks.head(ranks, "experts on several GPUs", options)
         found = {**head, "case": case.name, **case._asdict(), "tokens": tokens, "layers": options.layers, "idle_rank": options.idle_rank}
         del found["name"]
-        return torch_ranks.compare(ranks, contenders, options, found, lambda turns: {"cases": cases(turns, tokens)}, table)
+        read = lambda turns: {"cases": cases(turns, tokens), "verdicts": verdicts(turns)}
+        return torch_ranks.compare(ranks, contenders, options, found, read, table)
 
 
 if __name__ == "__main__":
