@@ -13,7 +13,8 @@ from gathered_models import said
 from test_nn_all_gather import collectives
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from two_processes import DEVICE, WORLD, normal
 
 import ingot
@@ -299,6 +300,33 @@ def check_other_dimensions(rank):
         assert sorted(lines) == [f'experts "{at}.{name}": {why}' for at in (0, 1) for name in ("down", "gate_up")], lines
 
 
+class Product(nn.Module):
+    """Of experts that tensor parallelism has divided by their rows."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.weight = nn.Parameter(distribute_tensor(stacks(4)[0].detach(), mesh, [Shard(1)]))
+
+    def forward(self, x):
+        ends = torch.full((4,), x.shape[0], dtype=torch.int32, device=DEVICE)
+        return grouped_linear(x, self.weight.to_local(), ends=ends, options=LinearOptions("tensorwise", name="moe"))
+
+
+class Products(Case):
+    def made(self, gathers):
+        mesh = init_device_mesh(DEVICE, (WORLD, 1), mesh_dim_names=("dp", "tp"))
+        self.options = {"mesh": mesh["dp"]}
+        net = nn.Sequential(Product(mesh["tp"]))
+        if gathers:
+            float8_all_gather(net, experts=of_experts(self.recipe))
+        return net
+
+
+def check_tensor_parallelism_of_experts(rank):
+    why = "another parallelism has split its experts too"
+    assert Products("tensorwise").check(rank) == [f'experts "0.weight": FSDP gathers its weight in high precision: {why}']
+
+
 def check_other_numbers_of_experts(rank):
     for gathers in ("router", ""):
         net = nn.Sequential(Moe("rowwise", 4 + 2 * min(rank, 1)))
@@ -390,6 +418,7 @@ CHECKS = [
     check_a_rank_without_tokens,
     check_what_is_sent,
     check_other_dimensions,
+    check_tensor_parallelism_of_experts,
     check_other_numbers_of_experts,
     check_grouped_experts,
     check_experts_under_fsdp1,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ingot::test {
 namespace {
@@ -191,6 +192,29 @@ void GroupedLinearRun::enqueue(LayerObserver* observer) {
   views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_, .amax = amax()}, run);
   grouped_linear_forward(plan, *backend_, forward_tensors(), run);
   grouped_linear_backward(plan, *backend_, backward_tensors(), run);
+}
+
+void GroupedLinearRun::enqueue_codes() {
+  const auto cast = [&](ScaleGranularity scale) {
+    const Tensor weight = weight_memory_;
+    OwnedTensor codes(*backend_, Dtype::e4m3fn, weight.rows, weight.cols);
+    OwnedTensor scale_inv(*backend_, Dtype::f32, 1, experts_of(case_) * scale_count(scale, case_.out, case_.in));
+    const CastSpec spec{.in = weight.dtype, .scale = scale, .pow2 = case_.config.output.b->pow2, .stacked = true};
+    backend_->cast(
+        spec, {.input = weight, .matrices = experts_of(case_), .codes = codes, .scale_inv = scale_inv}, *stream_);
+    return std::pair(std::move(codes), std::move(scale_inv));
+  };
+  const auto [codes, scale_inv] = cast(plan.weight.spec.scale);
+  const auto [of_backward, scale_inv_of_backward] = cast(plan.weight_scale_of_grad_input());
+  views_ = {.codes = codes, .scale_inv = scale_inv};
+  grouped_linear_forward(plan, *backend_, forward_tensors(), {*stream_});
+  GroupedLinearBackwardTensors backward = backward_tensors();
+  backward.weight = {};
+  backward.weight_amax = {};
+  backward.codes = {.codes = of_backward, .scale_inv = scale_inv_of_backward};
+  grouped_linear_backward(plan, *backend_, backward, {*stream_});
+  backend_->device_api().synchronize(*stream_);
+  views_ = {};  // their memory goes
 }
 
 void GroupedLinearRun::check(const std::string& what) const {

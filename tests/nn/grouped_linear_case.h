@@ -38,6 +38,9 @@ class GroupedLinearRun {
 
   // Casts the weights unless backward alone needs their codes, and runs both ways.
   void enqueue(LayerObserver* observer = nullptr);
+  // Likewise with codes by rows of the weights in both ways, as another call has cast them: of a plan whose backward
+  // casts the weights again.
+  void enqueue_codes();
   // Outputs and gradients as they were before a step.
   void reset();
   // Fails for whatever is outside its bounds.

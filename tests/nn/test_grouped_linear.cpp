@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ingot/nn/observe/monitor.h"
@@ -152,41 +151,26 @@ BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
     GroupedLinearRun run(c, *backend, stream);
     run.enqueue();
     const std::vector<Matrix> expected = run.results();
-
-    const auto cast = [&](ScaleGranularity scale) {
-      const Tensor weight = run.backward_tensors().weight;
-      const std::int64_t scales = 3 * scale_count(scale, c.out, c.in);
-      OwnedTensor codes(*backend, Dtype::e4m3fn, weight.rows, weight.cols);
-      OwnedTensor scale_inv(*backend, Dtype::f32, 1, scales);
-      const CastSpec spec{.in = weight.dtype, .scale = scale, .pow2 = config.output.b->pow2, .stacked = true};
-      backend->cast(spec, {.input = weight, .matrices = 3, .codes = codes, .scale_inv = scale_inv}, stream);
-      return std::pair(std::move(codes), std::move(scale_inv));
-    };
-    const auto [codes, scale_inv] = cast(config.output.b->granularity);
-    const bool one = config.grad_input.b->granularity == kTensorwise;
-    const auto [of_backward, scale_inv_of_backward] = cast(one ? kTensorwise : kColumnwise);
     run.reset();
-    GroupedLinearForwardTensors forward = run.forward_tensors();
-    forward.codes = {.codes = codes, .scale_inv = scale_inv};
-    grouped_linear_forward(run.plan, *backend, forward, {stream});
-    GroupedLinearBackwardTensors backward = run.backward_tensors();
-    backward.weight = {};
-    backward.weight_amax = {};
-    backward.codes = {.codes = of_backward, .scale_inv = scale_inv_of_backward};
-    grouped_linear_backward(run.plan, *backend, backward, {stream});
+    run.enqueue_codes();
     const std::vector<Matrix> found = run.results();
     for (std::size_t i = 0; i < expected.size(); ++i) {
       BOOST_TEST((found[i].values == expected[i].values), describe(c) << ": result " << i);
     }
 
+    GroupedLinearBackwardTensors backward = run.backward_tensors();
     const auto message = [&] {
       return error_of([&] { grouped_linear_backward(run.plan, *backend, backward, {stream}); },
                       ErrorCode::invalid_argument);
     };
-    const std::string count = std::to_string(scale_inv_of_backward.view().cols);
-    backward.codes.scale_inv.cols -= 1;
+    const std::int64_t scales = 3 * scale_count(run.plan.weight_scale_of_grad_input(), c.out, c.in);
+    const OwnedTensor codes(*backend, Dtype::e4m3fn, 3 * c.out, c.in);
+    const OwnedTensor scale_inv(*backend, Dtype::f32, 1, scales - 1);
+    backward.codes = {.codes = codes, .scale_inv = scale_inv};
+    backward.weight = {};
+    backward.weight_amax = {};
     check_contains(message(), {"grouped linear \"moe\" scale_inv of codes: ",
-                               "must be [1, " + count + "] = scale_inv of each expert"});
+                               "must be [1, " + std::to_string(scales) + "] = scale_inv of each expert"});
     backward.codes = {};
     check_contains(message(), {"grouped linear \"moe\" weight: "});
   }

@@ -69,6 +69,22 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
+  for (LinearConfig config : {tensorwise(), rowwise()}) {
+    config.weight = OtherCodes::again;
+    const GroupedLinearCase c{.config = config, .ends = {0, 150, 300}, .rows = 300, .in = 208, .out = 144};
+    GroupedLinearRun run(c, backend, stream);
+    run.enqueue();
+    const std::vector<Matrix> expected = run.results();
+    run.reset();
+    run.enqueue_codes();
+    const std::vector<Matrix> found = run.results();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      BOOST_TEST((found[i].values == expected[i].values), describe(c) << ": result " << i);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(a_captured_step_replays, Fixture) {
   for (const GroupedLinearCase& c : {cases()[0], cases()[6]}) {
     GroupedLinearRun run(c, backend, stream);
