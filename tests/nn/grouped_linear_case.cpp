@@ -200,8 +200,8 @@ void GroupedLinearRun::enqueue_codes() {
     OwnedTensor codes(*backend_, Dtype::e4m3fn, weight.rows, weight.cols);
     OwnedTensor scale_inv(*backend_, Dtype::f32, 1, experts_of(case_) * scale_count(scale, case_.out, case_.in));
     const CastSpec spec{.in = weight.dtype, .scale = scale, .pow2 = case_.config.output.b->pow2, .stacked = true};
-    backend_->cast(
-        spec, {.input = weight, .matrices = experts_of(case_), .codes = codes, .scale_inv = scale_inv}, *stream_);
+    backend_->cast(spec, {.input = weight, .matrices = experts_of(case_), .codes = codes, .scale_inv = scale_inv},
+                   *stream_);
     return std::pair(std::move(codes), std::move(scale_inv));
   };
   const auto [codes, scale_inv] = cast(plan.weight.spec.scale);
