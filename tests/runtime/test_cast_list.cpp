@@ -1,7 +1,10 @@
 // cast_list(): its refusals, and that each cast in a list gives the same result as by itself.
 #include <boost/test/unit_test.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -70,6 +73,50 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing_of_another_cast) {
   other = b.tensors;
   other.scale_inv = vector(a.tensors.input.data, Dtype::f32, 1, backend->device());
   check_contains(refusal(spec, {other, a.tensors}), {"scale_inv of cast 0", "overlaps that of the input of cast 1"});
+}
+
+// Wherever tensors are: as often as a comparison of all pairs finds an overlap.
+BOOST_AUTO_TEST_CASE(overlaps_are_found_among_many) {
+  struct Span {
+    std::int64_t begin, end;
+    bool output;
+    int cast;
+    bool meets(const Span& other) const { return begin < other.end && other.begin < end; }
+  };
+  std::vector<float> arena(1024);
+  std::mt19937 random(1);
+  const auto below = [&](std::int64_t limit) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(limit));
+  };
+  const CastSpec codes_alone{};
+  int refused = 0;
+  constexpr int kLists = 300;
+  for (int trial = 0; trial < kLists; ++trial) {
+    std::vector<Span> all;
+    std::vector<CastTensors> tensors;
+    bool expected = false;
+    while (tensors.size() < 5) {
+      const std::int64_t n = 1 + below(trial % 2 == 0 ? 20 : 300);
+      std::vector<Span> own;
+      for (const std::int64_t bytes : {2 * n, n, std::int64_t{4}}) {
+        const std::int64_t begin = 4 * below(4096 / 4 - bytes / 4 - 1);
+        own.push_back({begin, begin + bytes, !own.empty(), static_cast<int>(tensors.size())});
+      }
+      if (own[0].meets(own[1]) || own[0].meets(own[2]) || own[1].meets(own[2])) continue;
+      for (const Span& mine : own) {
+        for (const Span& other : all) expected = expected || (mine.meets(other) && (mine.output || other.output));
+      }
+      all.insert(all.end(), own.begin(), own.end());
+      const auto at = [&](const Span& span) { return reinterpret_cast<std::byte*>(arena.data()) + span.begin; };
+      tensors.push_back({.input = matrix(at(own[0]), codes_alone.in, 1, n, backend->device()),
+                         .codes = matrix(at(own[1]), codes_alone.out, 1, n, backend->device()),
+                         .scale_inv = vector(at(own[2]), Dtype::f32, 1, backend->device())});
+    }
+    const std::string found = refusal(codes_alone, tensors);
+    BOOST_TEST((found != "nothing thrown") == expected, "list " << trial << ": " << found);
+    refused += expected ? 1 : 0;
+  }
+  BOOST_TEST((refused > kLists / 10 && refused < kLists * 9 / 10));
 }
 
 BOOST_AUTO_TEST_CASE(inputs_may_be_shared) {

@@ -1,8 +1,10 @@
 // The checks of the tensors of casts, and of lists of them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -239,7 +241,52 @@ void append(const AmaxTensors& tensors, std::size_t index, std::vector<Listed>& 
   add("second_amax", tensors.second_amax, true);
 }
 
+// Of what begins before, in the order of addresses: the end that is furthest, and that of the other matrices.
+class FurthestEnds {
+ public:
+  void add(std::uintptr_t end, std::size_t index) {
+    if (index == first_.index) {
+      first_.end = std::max(first_.end, end);
+    } else if (end > first_.end) {
+      second_ = std::exchange(first_, {end, index});
+    } else {
+      second_.end = std::max(second_.end, end);
+    }
+  }
+  std::uintptr_t of_others(std::size_t index) const { return index == first_.index ? second_.end : first_.end; }
+
+ private:
+  struct End {
+    std::uintptr_t end = 0;
+    std::size_t index = std::numeric_limits<std::size_t>::max();
+  };
+  End first_{}, second_{};
+};
+
+// Does an output overlap anything of another matrix? Lists may have thousands of matrices, of experts for one: they are
+// looked at in the order of their addresses, each once.
+bool any_overlap(const std::vector<Listed>& all) {
+  struct Span {
+    std::uintptr_t begin, end;
+    const Listed* of;
+  };
+  std::vector<Span> spans;
+  for (const Listed& each : all) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(each.tensor.data);
+    spans.push_back({begin, begin + byte_span(each.tensor, each.what), &each});
+  }
+  std::ranges::sort(spans, std::less<>(), &Span::begin);
+  FurthestEnds outputs, inputs;
+  for (const auto& [begin, end, of] : spans) {
+    if (outputs.of_others(of->index) > begin) return true;
+    if (of->output && inputs.of_others(of->index) > begin) return true;
+    (of->output ? outputs : inputs).add(end, of->index);
+  }
+  return false;
+}
+
 void refuse_overlaps(const std::vector<Listed>& all) {
+  if (!any_overlap(all)) return;
   for (std::size_t a = 0; a < all.size(); ++a) {
     for (std::size_t b = 0; b < a; ++b) {
       if (all[a].index == all[b].index || (!all[a].output && !all[b].output)) continue;
