@@ -25,7 +25,8 @@
 //
 // scale_inv of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
 // part: sum = sum + part * (scale_inv_a * scale_inv_b), one fused multiply-add. A second warp of the producer's loads
-// them into the stages to which they belong (gemm_sm90_factors.cuh).
+// them into the stages to which they belong (gemm_sm90_factors.cuh), through the copy engine where b has blocks and a's
+// are stored by group.
 //
 // Epilogue: what it reads of other matrices is requested a chunk of columns at a time, before the first of them is
 // computed; one of those matrices is read in whole rows through the warp's shared memory, as the preactivation is
@@ -207,7 +208,7 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
   const Sm90GemmParams& p = sm90_gemm_params(all);
   auto block = Sm90Block<C>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) block.make_barriers();
+  if (threadIdx.x == 0) block.make_barriers(p);
   if (threadIdx.x == 128 && (!C.along_k || p.k != 0)) {
     ptx::prefetch_tensormap(!C.across_a && p.m < T.m ? &p.tail_a : &p.a);
     ptx::prefetch_tensormap(!C.across_b && p.n < T.n ? &p.tail_b : &p.b);
@@ -258,7 +259,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b));
   static_assert(!C.along_k || (C.experts && !has_extents(C.scale_b)));
-  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
+  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= sm90_most_grouped_columns(C)));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
   return true;

@@ -35,7 +35,8 @@ struct Sm90GemmParams {
   u32 factor_a_stride, factor_b_stride;  // 0: one scale_inv for all; otherwise from one row's (or block's) to the next
   // From one group's scale_inv to the next; of a grouped GEMM along K, from one expert's (first) to the next one's.
   u32 factor_a_group_stride, factor_b_group_stride;
-  u32 whole_vectors;  // do all rows of out start at multiples of 16 bytes?
+  u32 whole_vectors;       // do all rows of out start at multiples of 16 bytes?
+  u32 factor_a_by_engine;  // may the copy engine load a's scale_inv of groups? (sm90_by_engine())
   EpilogueParams epilogue;
   StreamKParams cut;
 };
@@ -67,12 +68,17 @@ struct Sm90Block {
   // Along K: the first of the barriers that count the bytes of stages with columns of two experts.
   INGOT_DEVICE u32 landed() const { return full + (sm90_landed_offset(C) - sm90_barriers_offset(C)); }
 
-  INGOT_DEVICE void make_barriers() const {
+  // Does one thread load scale_inv of groups? Then it arrives twice: for a's, and for b's.
+  INGOT_DEVICE static bool factors_by_engine(const Sm90GemmParams& p) {
+    return sm90_may_use_engine(C) && p.factor_a_by_engine != 0;
+  }
+
+  INGOT_DEVICE void make_barriers(const Sm90GemmParams& p) const {
     constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
-    constexpr u32 kLoaders = 1 + (has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
+    const u32 loaders = 1 + (factors_by_engine(p) ? 2 : has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
     INGOT_UNROLL
     for (u32 i = 0; i < T.stages; ++i) {
-      ptx::mbarrier_init(full + 8 * i, kLoaders);
+      ptx::mbarrier_init(full + 8 * i, loaders);
       ptx::mbarrier_init(empty + 8 * i, kWarps * (kSm90EachLaneReleases ? 32 : 1));
       if constexpr (C.along_k) ptx::mbarrier_init(landed() + 8 * i, 1);
     }

@@ -165,9 +165,14 @@ struct Sm90Sums {
   static constexpr bool kOverlapped =
       kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !Factors::kOfRows;
 
+  // Runs of columns in a part, which have one scale_inv of b each. The last part of a step may begin within one.
+  static constexpr u32 kRun = sm90_run_columns(T);
+  static constexpr u32 kRuns = ceil_div(kPartColumns, kRun);
+  static constexpr u32 kLastRun = (kPartsOfStep - 1) * kPartColumns / kRun;
+
   struct Part {
     float sums[kPart];
-    float of_rows[2];  // scale_inv, if it has its own
+    float of_rows[kRuns][2];  // scale_inv, if it has its own
   };
   struct PartSource {
     u64 tile_a, tile_b;
@@ -179,15 +184,19 @@ struct Sm90Sums {
     constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
     const u64 a = from.tile_a + ring.stage * (sm90_stage_bytes(T) / 16);
     const u64 b = from.tile_b + ring.stage * (sm90_stage_bytes(T) / 16) + (last ? kLastColumns : 0);
+    // (With several runs of columns they come first: so 128 x 192 was measured.)
+    constexpr bool kFirst = kRuns > 1;
+    const auto load_factors = [&] { Factors(block, position, ring.stage).rows(part.of_rows, 0, last ? kLastRun : 0); };
+    if constexpr (kGrouped && kFirst) load_factors();
     ptx::wgmma_fence();
     INGOT_UNROLL
     for (u32 k = 0; k < kSm90Depth; k += 32) {
       ptx::wgmma_m64k32<A, B, kPartColumns>(part.sums, a + k / 16, b + k / 16, k == 0 ? 0 : 1);
     }
     ptx::wgmma_commit();
-    if constexpr (kGrouped) {
+    if constexpr (kGrouped && !kFirst) {
       keep_loads_behind();
-      Factors(block, position, ring.stage).rows(part.of_rows, 0);
+      load_factors();
     }
   }
 
@@ -197,8 +206,10 @@ struct Sm90Sums {
     ptx::wgmma_settle(part.sums);
     INGOT_UNROLL
     for (u32 i = 0; i < kPart; ++i) {
-      float& sum = d[0][(last ? kLast : 0) + i];
-      sum = kGrouped ? fused_multiply_add(part.sums[i], part.of_rows[i / 2 % 2], sum) : sum + part.sums[i];
+      const u32 at = (last ? kLast : 0) + i;  // four of every eight columns are this thread's
+      const u32 run = at / 4 * 8 / kRun - (last ? kLastRun : 0);
+      float& sum = d[0][at];
+      sum = kGrouped ? fused_multiply_add(part.sums[i], part.of_rows[run][i / 2 % 2], sum) : sum + part.sums[i];
     }
   }
 
@@ -252,7 +263,7 @@ struct Sm90Sums {
   }
 
   // Adds a part that the tensor cores have finished, times its scale_inv.
-  INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kSums], const float (&of_rows)[2],
+  INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kSums], const float (&of_rows)[1][2],
                                       const Factors& factors) {
     INGOT_UNROLL
     for (u32 j = 0; j < kSums / 4; ++j) {
@@ -260,7 +271,7 @@ struct Sm90Sums {
       if constexpr (Factors::kOfRows) factors.columns(of_columns, j);
       INGOT_UNROLL
       for (u32 i = 0; i < 4; ++i) {
-        const float factor = Factors::kOfRows ? of_rows[i / 2] * of_columns[i % 2] : of_rows[i / 2];
+        const float factor = Factors::kOfRows ? of_rows[0][i / 2] * of_columns[i % 2] : of_rows[0][i / 2];
         d[4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[4 * j + i]);
       }
     }
@@ -282,7 +293,7 @@ struct Sm90Sums {
         multiply(part, tile_a + offset, tile_b + offset, wave, 0);
         ptx::wgmma_commit();
         keep_loads_behind();
-        float of_rows[2];
+        float of_rows[1][2];
         factors.rows(of_rows, wave);
         ptx::wgmma_wait<0>();
         ptx::wgmma_settle(part);

@@ -63,9 +63,13 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Do rows of b within one warpgroup's columns have scale_inv of groups that differ?
+// Columns of a warpgroup that have the scale_inv of one block of 128 x 128, wherever the tile begins. With 192 columns
+// there are three such runs.
+INGOT_HOST_DEVICE constexpr u32 sm90_run_columns(const Sm90Tiling& t) { return sm90_columns(t) % 128 == 0 ? 128 : 64; }
+
+// Do rows of b within a run of columns have scale_inv of groups that differ?
 INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && config.scale_b.rows % sm90_columns(config.tiling) != 0;
+  return has_extents(config.scale_b) && config.scale_b.rows % sm90_run_columns(config.tiling) != 0;
 }
 
 // Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
@@ -81,12 +85,23 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
 // scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
-// sm90_factor_place(); or, where a block of b has one scale_inv, one for each share: the columns of a warpgroup, if the
-// two share the tile's columns, or all of them.
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
+// sm90_factor_place(); or, where a block of b has one scale_inv, one for each run of columns.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_runs(const Sm90Tiling& t) { return t.n / sm90_run_columns(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
   return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
+}
+// May a kernel leave a's scale_inv of groups to the copy engine? Where each row of b has its own, those of b would
+// arrive in their order in memory, in which a thread reads two of them at a time instead of four; rows of experts begin
+// anywhere.
+INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& config) {
+  return has_extents(config.scale_b) && !sm90_factors_of_rows(config) && !config.experts;
+}
+// The widest tile of a warpgroup with scale_inv of groups. A wider one has to be added in two parts.
+INGOT_HOST_DEVICE constexpr u32 sm90_most_grouped_columns(const GemmSm90Config& config) {
+  const Sm90Tiling& t = config.tiling;
+  const bool in_two_parts = t.m == 128 && !t.pingpong && !t.stream_k;
+  return in_two_parts && !sm90_factors_of_rows(config) && !config.experts ? 192 : 128;
 }
 // A thread has two columns of every eight, the same of all eights. Their scale_inv are adjacent, so that it loads four
 // with one instruction (ptxas joins the loads of two eights); the four threads that differ in their columns read from

@@ -17,6 +17,12 @@ INGOT_DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barri
       : "memory");
 }
 
+INGOT_DEVICE void bulk_load(u32 target, const void* source, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 // Stores 16 bytes in the shared memory of a block of the cluster (an address from mapa). A barrier of that block counts
 // them.
 INGOT_DEVICE void st_async_floats(u32 target, float a, float b, float c, float d, u32 barrier) {

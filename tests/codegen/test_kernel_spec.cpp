@@ -536,12 +536,20 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
       "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
       "own scale_inv here and is summed separately");
-  BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
-                              .scale_b = kBlocks,
-                              .kernel = GemmKernel::sm90,
-                              .tiling = GemmTiling{128, 192, 1, 1, 5, false}}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
-             "of 192 columns, but with scale_inv of groups it must be 64 or 128");
+  const auto wide = [](ScaleGranularity scale_b, GemmTiling tiling) {
+    return refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = scale_b, .kernel = GemmKernel::sm90, .tiling = tiling});
+  };
+  const std::string too_wide =
+      " tiling has a tile of 192 columns, but with scale_inv of groups it must be 64 or 128, or with blocks 128x192 "
+      "cooperative without stream-K";
+  BOOST_TEST(wide(kBlocks, {128, 192, 1, 1, 5, false}) == "no error");
+  BOOST_TEST(wide(kRowGroups, {128, 192, 1, 1, 4, false}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 kernel=sm90:128x192:1x1:4:cooperative:" + too_wide);
+  BOOST_TEST(wide(kBlocks, {64, 192, 1, 1, 5, true}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:64x192:1x1:5:pingpong:" + too_wide);
+  BOOST_TEST(wide(kBlocks, {.m = 128, .n = 192, .stages = 4, .stream_k = true}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:4:cooperative:streamk:" +
+                 too_wide);
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,

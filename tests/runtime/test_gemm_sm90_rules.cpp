@@ -148,4 +148,33 @@ BOOST_AUTO_TEST_CASE(scale_inv_of_groups) {
   }
 }
 
+// The copy engine loads a's scale_inv of groups where every group's begin at a multiple of 16 bytes and fill it.
+BOOST_AUTO_TEST_CASE(scale_inv_by_the_copy_engine) {
+  struct Groups {
+    std::int64_t m = 32, k = 256, pitch = 32;
+    std::uintptr_t address = 0x3010;
+    ScaleGranularity scale_b = kBlocks;
+    bool by_group = true;
+
+    bool by_engine() const {
+      const GemmSpec spec{.scale_a = scale_b == kTensorwise ? kTensorwise : kRowGroups, .scale_b = scale_b};
+      Tensor scale_inv = by_group ? matrix(at(address), Dtype::f32, (k + 127) / 128, m, kDevice)
+                                  : vector(at(address), Dtype::f32, m * ((k + 127) / 128), kDevice);
+      if (by_group) scale_inv.row_stride = pitch;
+      return sm90_by_engine(spec, scale_inv, {.m = m, .n = 65, .k = k});
+    }
+  };
+  BOOST_TEST(Groups{}.by_engine());
+  BOOST_TEST((Groups{.pitch = 36}.by_engine()));
+  BOOST_TEST((Groups{.scale_b = kRowGroups}.by_engine()));
+  BOOST_TEST((Groups{.m = 4, .pitch = 4}.by_engine()));
+  BOOST_TEST((!Groups{.pitch = 34}.by_engine()));
+  BOOST_TEST((!Groups{.m = 30}.by_engine()));
+  BOOST_TEST((!Groups{.address = 0x3008}.by_engine()));
+  BOOST_TEST((!Groups{.by_group = false}.by_engine()));
+  BOOST_TEST((!Groups{.scale_b = kTensorwise}.by_engine()));
+  // One group in a vector: its rows' are neighbours, but the stride is that of groups which lie side by side.
+  BOOST_TEST((!Groups{.k = 128, .by_group = false}.by_engine()));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -610,6 +610,22 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kOfBlocks}) == 4 * (128 + 4));
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 144));
   static_assert(sm90_factors_offset({.tiling = tile, .scale_b = kGroups}) % 16 == 0);
+  // A block's columns: in runs of 64 where a tile's columns are no multiple of 128. The copy engine writes a stage's at
+  // multiples of 16 bytes.
+  constexpr Sm90Tiling wide{.m = 128, .n = 192, .cluster_m = 2, .stages = 5};
+  static_assert(sm90_run_columns(tile) == 128 && sm90_factor_runs(tile) == 1);
+  static_assert(sm90_run_columns(wide) == 64 && sm90_factor_runs(wide) == 3);
+  static_assert(sm90_run_columns({.m = 64, .n = 256}) == 128 && sm90_factor_runs({.m = 64, .n = 256}) == 2);
+  static_assert(sm90_factor_bytes({.tiling = wide, .scale_b = kOfBlocks}) % 16 == 0);
+  static_assert(sm90_factors_offset({.tiling = wide, .scale_b = kOfBlocks}) % 16 == 0);
+  static_assert(!sm90_factors_of_rows({.tiling = wide, .scale_b = kOfBlocks}));
+  static_assert(sm90_most_grouped_columns({.tiling = wide, .scale_b = kOfBlocks}) == 192);
+  static_assert(sm90_most_grouped_columns({.tiling = wide, .scale_b = kGroups}) == 128);
+  static_assert(sm90_most_grouped_columns({.tiling = {.m = 64, .n = 192, .pingpong = true}, .scale_b = kOfBlocks}) ==
+                128);
+  static_assert(sm90_may_use_engine({.tiling = wide, .scale_b = kOfBlocks}));
+  static_assert(!sm90_may_use_engine({.tiling = wide, .scale_b = kOfBlocks, .experts = true}));
+  static_assert(!sm90_may_use_engine({.tiling = tile, .scale_b = kGroups}) && !sm90_may_use_engine({.tiling = tile}));
   static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
 

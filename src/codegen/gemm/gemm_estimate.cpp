@@ -71,7 +71,8 @@ constexpr std::array kAccurateTilings{
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
 // 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
-// the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation.
+// the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation. 128x192 is for blocks
+// alone, and set so that it is chosen where it was the faster one (gemm_blocks_variants_h200.json).
 constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447, 422, 1.48, 1.45},
                                      TilingCost{{128, 128, 2, 1, 6, false}, 455, 543, 1.11, 1.43},
                                      TilingCost{{256, 128, 1, 2, 4, false}, 955, 907, 1, 1.29},
@@ -80,7 +81,8 @@ constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447,
                                      TilingCost{{64, 64, 1, 1, 12, true}, 250, 87.7, 1.26, 1.12},
                                      TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18, 1.13},
                                      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09, 1.17},
-                                     TilingCost{stream_k(64, 256, 5), 635, 3820, 1, 1.28}};
+                                     TilingCost{stream_k(64, 256, 5), 635, 3820, 1, 1.28},
+                                     TilingCost{{128, 192, 2, 1, 5, false}, 645, 1400, 1.03}};
 
 constexpr Sm90Costs kFast{.start_us = 1.67,
                           .bytes_per_us = 4.69e6,
@@ -131,8 +133,8 @@ constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
                                         .askew = 1.3,
                                         .copy_us = 9.5};
 // Multiplies gemm_sm90's time where a's scale_inv are stored by group instead of row by row: a load of several rows'
-// scale_inv has fewer sectors then.
-constexpr double kReadByGroup = 0.94;
+// scale_inv has fewer sectors then, and with blocks the copy engine loads them.
+constexpr double kReadByGroup = 0.90;
 constexpr double kGroupsReadByGroup = 0.93;
 
 // The tilings without their costs.
@@ -245,7 +247,10 @@ double longer(double a, double b) {
 
 std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
-  if (has_group_scale_inv(spec)) return kGrouped;
+  if (has_group_scale_inv(spec)) {
+    const bool has_wide = spec.scale_b == kBlocks && is_light(spec);
+    return std::span<const GemmTiling>(kGrouped).first(kGrouped.size() - (has_wide ? 0 : 1));
+  }
   const std::span<const GemmTiling> all =
       sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
   if (is_light(spec)) return all;
@@ -315,9 +320,11 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 
 namespace {
 
-// Above this number of products cuBLASLt's kernels for scale_inv of groups gain on gemm_sm90, which the estimates do
-// not show: with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm.md).
+// Above these numbers of products, of groups by groups and of groups by blocks, cuBLASLt's kernels gain on gemm_sm90,
+// which the estimates do not show. For blocks the number is the largest GEMM that was measured, where gemm_sm90 is 4 %
+// ahead (an H200, docs/notes/gemm.md).
 constexpr double kMostGroupedProducts = 5e11;
+constexpr double kMostProductsOfBlocks = 1e12;
 
 // bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm.md): where an operand is not
 // stored along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x 4096 x
@@ -341,7 +348,8 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool scale_inv_as_read) {
   if (spec.epilogue.c && !has_group_scale_inv(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);
-  if (has_group_scale_inv(spec) && products_of(size) > kMostGroupedProducts) return false;
+  const double most = spec.scale_b == kBlocks ? kMostProductsOfBlocks : kMostGroupedProducts;
+  if (has_group_scale_inv(spec) && products_of(size) > most) return false;
   const double sm90 = estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors);
   const double reading = !scale_inv_as_read           ? 1.0
                          : spec.scale_b == kRowGroups ? costs::kGroupsReadByGroup

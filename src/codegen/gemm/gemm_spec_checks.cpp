@@ -156,11 +156,13 @@ void validate_sm90(const GemmSpec& spec) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
   if (!has_group_scale_inv(spec)) return;
-  if (sm90_columns(sm90_tiling(*spec.tiling)) > 128) {
-    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128",
+  const GemmSm90Config config = sm90_scale_inv_config(spec);
+  if (sm90_columns(config.tiling) > sm90_most_grouped_columns(config)) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128, or "
+                             "with blocks 128x192 cooperative without stream-K",
                              spec.tiling->n));
   }
-  const u32 bytes = sm90_shared_bytes(sm90_scale_inv_config(spec));
+  const u32 bytes = sm90_shared_bytes(config);
   if (bytes > kSm90SharedLimit) {
     refuse(spec, fmt::format("tiling has {} bytes of shared memory with its scale_inv of groups, but a block has {}: "
                              "fewer stages or a smaller tile",

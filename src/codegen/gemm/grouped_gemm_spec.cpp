@@ -32,6 +32,9 @@ std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& 
   GemmSm90Config config{.tiling = sm90_tiling(t), .scale_b = template_granularity(spec.gemm.scale_b)};
   config.experts = true;
   config.along_k = spec.along_k;
+  if (has_group_scale_inv(spec.gemm) && sm90_columns(config.tiling) > sm90_most_grouped_columns(config)) {
+    return fmt::format("a tile of {} columns, but experts with scale_inv of groups take 64 or 128", t.n);
+  }
   const u32 bytes = sm90_shared_bytes(config);
   if (bytes <= kSm90SharedLimit) return {};
   return fmt::format(

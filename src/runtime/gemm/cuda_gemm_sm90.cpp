@@ -117,6 +117,7 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .factor_a_group_stride = static_cast<u32>(scale_inv_a.group),
                         .factor_b_group_stride = static_cast<u32>(scale_inv_b.group),
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
+                        .factor_a_by_engine = sm90_by_engine(spec, tensors.scale_inv_a, size) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);

@@ -41,6 +41,14 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
   return nullptr;
 }
 
+bool sm90_by_engine(const GemmSpec& spec, const Tensor& scale_inv_a, const MatmulSize& size) {
+  if (!has_group_scale_inv(spec)) return false;
+  constexpr std::int64_t kUnit = 16 / sizeof(float);
+  const ScaleInvStrides strides = scale_inv_strides(scale_inv_a, spec.scale_a, size.k);
+  return strides.row == 1 && strides.group % kUnit == 0 && size.m % kUnit == 0 &&
+         reinterpret_cast<std::uintptr_t>(scale_inv_a.data) % 16 == 0;
+}
+
 const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device) {
   if (device.major < 8) return "kernel mma runs on sm_80 and later";
   if (spec.a == Dtype::f32) return "kernel mma multiplies FP8, bf16 and f16 only";

@@ -10,6 +10,10 @@ namespace ingot {
 // Why the call is not supported; null if it is. Requires checked tensors.
 const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
 
+// May gemm_sm90 leave a's scale_inv of groups to the copy engine? It copies multiples of 16 bytes, from such addresses.
+// Requires checked tensors.
+bool sm90_by_engine(const GemmSpec& spec, const Tensor& scale_inv_a, const MatmulSize& size);
+
 const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot
