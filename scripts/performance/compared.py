@@ -89,10 +89,10 @@ def layers(results: Results) -> Iterator[Duel]:
 PAIRS = (
     ("llama_nn_one", "ingot.nn tensorwise, compiled", "torchao tensorwise, compiled"),
     ("llama_nn_one", "ingot.nn rowwise, compiled", "torchao rowwise, compiled"),
-    ("fsdp_two", "ingot tensorwise, compiled, FP8 gather", "torchao tensorwise, compiled, FP8 gather"),
+    ("fsdp_units_two", "ingot tensorwise, compiled, FP8 gather", "torchao tensorwise, compiled, FP8 gather"),
     ("tensor_parallel_two", "ingot tensorwise, eager, FP8 gathers", "torchao tensorwise, compiled, FP8 gathers"),
 )
-NAMES = {"llama_nn_one": "Llama", "fsdp_two": "Llama, 2 GPUs, FSDP2", "tensor_parallel_two": "MLP, 2 GPUs, tensor parallel"}
+NAMES = {"llama_nn_one": "Llama", "fsdp_units_two": "Llama, 2 GPUs, FSDP2", "tensor_parallel_two": "MLP, 2 GPUs, tensor parallel"}
 
 
 def models(results: Results) -> Iterator[Duel]:

@@ -43,12 +43,13 @@ def casts(results: Results) -> list[str]:
 
 
 def casts_again(results: Results, device: str) -> list[str]:
-    """Cases that a later commit changed, measured without the others: cast_again_<device>.json."""
+    """Cases that a later commit changed or added, measured without the others."""
     lines = []
-    for of, file, found in results.of("cast_again"):
-        if of == device:
-            lines += [results.source(file, found) + "; what has changed since, of a copy's speed:", ""]
-            lines += casts_by_size(found["cases"])
+    for name, what in (("cast_again", "what has changed since"), ("cast_gathered", "rows that an index names, next to plain casts")):
+        for of, file, found in results.of(name):
+            if of == device:
+                lines += [f"{results.source(file, found)}; {what}, of a copy's speed:", ""]
+                lines += casts_by_size(found["cases"])
     return lines
 
 
