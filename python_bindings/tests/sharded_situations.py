@@ -98,14 +98,17 @@ class TiedExperts(Tied):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A recipe of a package. Blocks of 128 rows have to be whole on each rank, so their model is wider."""
+    """A recipe of a package. Blocks of 128 rows have to be whole on each rank, so their model is wider; a GPU's grouped GEMMs
+    take multiples of 16."""
 
     recipe: str
     package: str = "nn"
 
     @property
     def width(self) -> int:
-        return 128 * dist.get_world_size() if self.recipe == "blockwise" else 24
+        if self.recipe == "blockwise":
+            return 128 * dist.get_world_size()
+        return 32 if self.package == "experts" else 24
 
     def plain(self) -> nn.Module:
         torch.manual_seed(0)
