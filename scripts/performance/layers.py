@@ -316,7 +316,7 @@ def experts_alone(results: Results) -> list[str]:
 
 def experts_on_ranks(results: Results) -> list[str]:
     lines = []
-    for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_fsdp_two", "expert_ranks_gather_two", "expert_ranks_idle_two") for each in results.of(name)]:
+    for _, file, found in [each for name in ("expert_ranks_two", "expert_ranks_fsdp_two", "expert_ranks_idle_two") for each in results.of(name)]:
         idle = ", the last GPU without tokens" if found["idle_rank"] else ""
         layers = f", {found['layers']} layers" if any("FSDP2" in case["contender"] for case in found["cases"]) else ""
         rows = [
