@@ -125,12 +125,10 @@ BOOST_AUTO_TEST_CASE(a_gather_sends_what_fsdp2_was_seen_to_send) {
   for (const std::int64_t ranks : {1, 2}) {
     const std::int64_t codes = kRows * kColumns / ranks;
     const auto sent = [&](const char* recipe) { return gathered_bytes(recipe, kRows, kColumns, ranks, true); };
-    BOOST_TEST(sent("tensorwise") == codes);
-    BOOST_TEST(sent("delayed") == codes);
-    BOOST_TEST(sent("rowwise") == codes + 4 * (kRows / ranks + kColumns / ranks));
-    BOOST_TEST(sent("rowwise_with_gw_hp") == codes + 4 * (kRows / ranks + 1));
-    BOOST_TEST(sent("rowwise_folded") == codes + 4 * (kRows / ranks));
-    BOOST_TEST(sent("blockwise") == codes + 4 * (kRows / ranks / 128 * (kColumns / 128)));
+    for (const char* const recipe :
+         {"tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "rowwise_folded", "blockwise"}) {
+      BOOST_TEST(sent(recipe) == codes, recipe);
+    }
     BOOST_TEST(sent("high_precision") == 2 * codes);
     BOOST_TEST(gathered_bytes("rowwise", kRows, kColumns, ranks, false) == 2 * codes);
   }
@@ -155,6 +153,13 @@ BOOST_AUTO_TEST_CASE(a_step_sends_the_bytes_of_its_weights_and_gradients) {
   BOOST_TEST(codes.sent.maxima == 2 * 7.0 / 8 * 4 * 32 * 7);  // one for each of 7 weights
   // A rowwise weight's are one for each column: q, k, v, gate and up have 4096, o has 4096, down 14336.
   BOOST_TEST(step_estimate(on({.shards = 8}, "rowwise")).sent.maxima == 2 * 7.0 / 8 * 4 * 32 * (6 * 4096 + 14336));
+  // And one scale_inv for each row: q and o have 4096, k and v 1024, gate and up 14336, down 4096; or for each block.
+  for (const auto& [recipe, scale_inv] : {std::pair{"rowwise", 3 * 4096 + 2 * 1024 + 2 * 14336},
+                                          std::pair{"rowwise_folded", 3 * 4096 + 2 * 1024 + 2 * 14336},
+                                          std::pair{"blockwise", (2 * 32 + 2 * 8 + 3 * 112) * 32}}) {
+    const double sent = step_estimate(on({.shards = 8}, recipe)).sent.weights;
+    BOOST_TEST(sent == codes.sent.weights + 7.0 / 8 * 4 * 32 * scale_inv, recipe);
+  }
   const StepEstimate copies = step_estimate(on({.shards = 8, .replicas = 4}, "high_precision"));
   BOOST_TEST(copies.sent.gradients == 7.0 / 8 * 4 * all + 2 * 3.0 / 4 * 4 * all / 8);
   BOOST_TEST(copies.sent.weights == values.sent.weights);

@@ -49,10 +49,9 @@ constexpr std::int64_t kBlockRows = 128;
 // What a recipe sends (docs/distributed.md).
 struct Wire {
   std::string_view recipe;
-  double row_scales = 0;       // in a gather, for each row of a weight
-  double column_scales = 0;    // for each column
-  double scales = 0;           // for each rank
-  bool blocks = false;         // a scale_inv for each block
+  bool alternates = false;     // are forward's codes and backward's different ones?
+  bool rows = false;           // a scale_inv for each row, which ranks gather in each step
+  bool blocks = false;         // for each block
   int maxima = 0;              // reduced for each weight: none, one, or (2) one for each column
   bool has_one_scale = false;  // so that tensor parallelism may have split the weight, too
   double input_bytes = 2;      // for each element that a column-parallel layer gathers in forward
@@ -69,9 +68,9 @@ constexpr std::array kWires{
          .grad_bytes = 1,
          .tensor_maxima = 4},
     Wire{.recipe = "delayed", .maxima = 1, .has_one_scale = true, .input_bytes = 1, .grad_bytes = 1},
-    Wire{.recipe = "rowwise", .row_scales = 4, .column_scales = 4, .maxima = 2},
-    Wire{.recipe = "rowwise_folded", .row_scales = 4, .input_bytes = 1, .input_scales = 4},
-    Wire{.recipe = "rowwise_with_gw_hp", .row_scales = 4, .scales = 4, .maxima = 1},
+    Wire{.recipe = "rowwise", .alternates = true, .rows = true, .maxima = 2},
+    Wire{.recipe = "rowwise_folded", .rows = true, .input_bytes = 1, .input_scales = 4},
+    Wire{.recipe = "rowwise_with_gw_hp", .alternates = true, .rows = true, .maxima = 1},
     Wire{.recipe = "blockwise", .blocks = true}};
 
 template <class Row>
@@ -88,6 +87,12 @@ const Wire& wire_of(std::string_view recipe) { return row_named(kWires, &Wire::r
 
 std::int64_t part_of(std::int64_t count, std::int64_t ranks) { return (count + ranks - 1) / ranks; }
 double number(std::int64_t value) { return static_cast<double>(value); }
+
+// Of the rows that a rank has, in f32: what it gives to the gather of all scale_inv.
+double scale_inv_bytes(const Wire& wire, std::int64_t rows, std::int64_t columns) {
+  if (wire.rows) return 4 * number(rows);
+  return wire.blocks ? 4 * number(part_of(rows, kBlockRows)) * number(part_of(columns, kBlockRows)) : 0;
+}
 
 bool cuts_blocks(const Wire& wire, std::int64_t rows, std::int64_t ranks) {
   return wire.blocks && (rows % ranks != 0 || rows / ranks % kBlockRows != 0);
@@ -160,17 +165,21 @@ class Estimator {
       step_.note += fmt::format("{}{}", step_.note.empty() ? "gathered in 16 bits: " : ", ", linear.name);
       why_ = why;
     }
-    // Of codes that are gathered, each rank casts its part, and backward transposes them all. Other weights are cast in
-    // forward and again in backward, which reads 2 bytes and writes 1.
+    // Of codes that are gathered, each rank casts its part for each gather, and backward transposes them all. Other
+    // weights are cast in forward and again in backward, which reads 2 bytes and writes 1.
     if (is_float8()) {
       const double parts = float8 ? number(shards_) : 1;
-      layer_.casts_ms += gain.weight_casts_us * casts_per_us / parts + moved_ms((float8 ? 2 : 3) * elements);
+      const double again = float8 && !wire_.alternates ? (of_.parameter_bytes + 1) * elements / parts : 0;
+      layer_.casts_ms += gain.weight_casts_us * casts_per_us / parts + moved_ms((float8 ? 2 : 3) * elements + again);
     }
     if (shards_ > 1) {
       const double weight = kHostOfWeightMs + (is_float8() ? kHostOfCastsMs : 0) + (float8 ? kHostOfCodesMs : 0);
       step_.host_ms += number(model_.layers) * weight;
     }
-    if (float8) maxima_ += wire_.maxima == 2 ? number(columns) : wire_.maxima;
+    if (float8) {
+      maxima_ += wire_.maxima == 2 ? number(columns) : wire_.maxima;
+      scale_inv_bytes_ += scale_inv_bytes(wire_, part_of(rows, shards_), columns);
+    }
     layer_.gathered += gathered_bytes(of_.recipe, rows, columns, shards_, float8);
     layer_.parameters += number(part_of(rows, shards_)) * number(columns);
   }
@@ -262,6 +271,12 @@ class Estimator {
       step_.weights_ms += all_reduce_ms(shards, of_.links, bytes);
       step_.exposed_ms += all_reduce_ms(shards, of_.links, bytes);
     }
+    if (scale_inv_bytes_ > 0) {  // likewise one gather
+      const double bytes = layers * scale_inv_bytes_;
+      step_.sent.weights += (n - 1) * bytes;
+      step_.weights_ms += gather_ms(shards, of_.links, n * bytes);
+      step_.exposed_ms += gather_ms(shards, of_.links, n * bytes);
+    }
   }
 
   // A pair of layers, the first divided by its rows and the second by its columns, gathers the input and scatters the
@@ -332,6 +347,7 @@ class Estimator {
   Unit layer_;
   Unit outer_;
   double maxima_ = 0;  // of a layer
+  double scale_inv_bytes_ = 0;
   std::string why_;
   StepEstimate step_;
 };
@@ -370,9 +386,7 @@ double gathered_bytes(std::string_view recipe, std::int64_t rows, std::int64_t c
   const std::int64_t own = part_of(rows, ranks);
   const double elements = number(own) * number(columns);
   if (!float8 || recipe == "high_precision" || cuts_blocks(wire, rows, ranks)) return 2 * elements;
-  const double blocks = wire.blocks ? number(own / kBlockRows) * number(part_of(columns, kBlockRows)) : 0;
-  return elements + wire.row_scales * number(own) + wire.column_scales * number(part_of(columns, ranks)) + wire.scales +
-         4 * blocks;
+  return elements;
 }
 
 StepEstimate step_estimate(const StepRequest& request) {

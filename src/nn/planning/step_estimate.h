@@ -77,8 +77,8 @@ struct StepEstimate {
   double step_ms() const { return std::max(gpu_ms(), host_ms); }
 };
 
-// What a rank gives to one gather of a weight that `ranks` ranks divide by its rows: codes and their scale_inv, or
-// 16-bit values. Rows that do not divide are padded.
+// What a rank gives to one gather of a weight that `ranks` ranks divide by its rows: codes, or 16-bit values. Rows that
+// do not divide are padded.
 INGOT_API double gathered_bytes(std::string_view recipe, std::int64_t rows, std::int64_t columns, std::int64_t ranks,
                                 bool float8);
 
