@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Iterable, NamedTuple, Optional, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -82,9 +82,17 @@ class _Versions:
     __slots__ = ("_parameters", "_tensors")
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        watched = {id(each): each for each in tensors if not each.is_inference()}.values()
-        self._tensors = [(each, each._version) for each in watched if not isinstance(each, DTensor)]
-        self._parameters = [(weakref.ref(each), each._version) for each in watched if isinstance(each, DTensor)]
+        self._tensors: List[tuple] = []
+        self._parameters: List[tuple] = []
+        seen: List[int] = []
+        for each in tensors:
+            if id(each) in seen or each.is_inference():
+                continue
+            seen.append(id(each))
+            if isinstance(each, DTensor):
+                self._parameters.append((weakref.ref(each), each._version))
+            else:
+                self._tensors.append((each, each._version))
 
     def are_the_same(self) -> bool:
         """False also once a parameter is gone."""

@@ -18,7 +18,7 @@ from ._gathered_weight import Casts
 from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
 from ._shard_plan import Asks, CodesPlan, Part, ShardPlan
-from ._sharded_weight import ShardedWeight, gathered_of, is_in_high_precision, largest_of, rows_sent
+from ._sharded_weight import ShardedWeight, gathered_of, is_in_high_precision, largest_of, rows_sent, was_gathered
 
 _GATHERED_AS = "_gathered_as"
 
@@ -202,41 +202,90 @@ def precompute(module: torch.nn.Module) -> None:
             _scale_all(module, group, [parameter for _, parameter in weights])
 
 
-_PLANS = "_float8_gather_plans"  # of a module: a table by group of the plan and the casts of its parts
-_KEPT = "_float8_kept_codes"  # by group the CodesPlan of offloaded shards
+class _Scales(NamedTuple):
+    """How the scales of a mesh's weights are found: the plan, the key of its parts, the cast of each weight, and the codes that are
+    kept of offloaded ones. all_of: the weights with those in high precision, by weak references to parameter, local tensor and the
+    tensor within; at: which of them the casts are of. is_settled: has FSDP gathered each, so that this does not change?"""
+
+    plan: ShardPlan
+    casts: List[ShardCast]
+    kept: Optional[CodesPlan]
+    all_of: List[Tuple[weakref.ref, weakref.ref, weakref.ref]]
+    at: List[int]
+    is_settled: bool
+
+    def is_of(self, parameters: List[DTensor]) -> bool:
+        """Are these the same, in the same memory? To make their parts anew and compare them takes most of the host's time here."""
+        if not self.is_settled or len(parameters) != len(self.all_of):
+            return False
+        for parameter, (same, local, tensor) in zip(parameters, self.all_of):
+            weight = parameter._local_tensor
+            if same() is not parameter or local() is not weight or tensor() is not weight._tensor:
+                return False
+        return True
+
+
+_PLANS = "_float8_gather_plans"  # of a module: _Scales by group
 
 
 def _scale_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]) -> None:
-    parameters = [each for each in parameters if not is_in_high_precision(each._local_tensor)]
-    parts = [part for parameter in parameters for part in _parts(group, parameter)]
-    if not parts:
-        return
-    first = parameters[0]._local_tensor
-    ranks, shards = _ranks(group, first._unit() or unit_of(parameters[0]))
     plans = vars(module).setdefault(_PLANS, PlanTable())
-    plan, casts = plans.get(group, (None, []))
-    if plan is None or plan.key != tuple(part.key for part in parts):
-        plan, casts = plans[group] = _made_plan(parameters, parts, ranks)
-    delayed = [scale for parameter in parameters for scale in parameter._local_tensor.delayed_scales()]
+    scales = plans.get(group)
+    if scales is None or not scales.is_of(parameters):
+        scales = _scales_of(group, parameters, scales)
+        if scales is None:
+            return
+        plans[group] = scales
+    parameters = [parameters[at] for at in scales.at]
+    shards = _ranks(group, _unit_of(parameters[0]))[1]
     asks = Asks(
         lambda maxima: _maximum(group, maxima).to(maxima.device),
         lambda scale_inv: gathered_of(scale_inv.to(group[0].device_type), shards),
     )
-    plan.run(asks, delayed)
-    if parts[0].values.device.type != group[0].device_type:
-        _keep_codes(module, group, parts, casts)
-    for parameter, cast in zip(parameters, {id(cast): cast for cast in casts}.values()):
+    scales.plan.run(asks, [scale for parameter in parameters for scale in parameter._local_tensor.delayed_scales()])
+    if scales.kept is not None:
+        scales.kept.run()
+    for parameter, cast in zip(parameters, scales.casts):
         weight = parameter._local_tensor
-        weight._known.give(cast, weight.dtype, weight._tensor, parameter, *weight.watched())
+        weight._known.give(cast, weight._tensor.dtype, weight._tensor, parameter, *weight.watched())
+
+
+def _scales_of(group: _Group, parameters: List[DTensor], before: Optional[_Scales]) -> Optional[_Scales]:
+    """None where all are in high precision."""
+    at = [at for at, each in enumerate(parameters) if not is_in_high_precision(each._local_tensor)]
+    parts = [part for each in at for part in _parts(group, parameters[each])]
+    if not parts:
+        return None
+    all_of = [tuple(map(weakref.ref, (each, each._local_tensor, each._local_tensor._tensor))) for each in parameters]
+    is_settled = all(was_gathered(each._local_tensor) for each in parameters)
+    if before is not None and before.plan.key == tuple(part.key for part in parts):
+        return before._replace(all_of=all_of, at=at, is_settled=is_settled)
+    casts, of_parts = [], []
+    for each in at:
+        weight = parameters[each]._local_tensor
+        count = 2 if weight._casts.alternates else 1
+        casts.append(ShardCast(parts[len(of_parts)].dtype, rows_of(weight._tensor)))
+        of_parts += casts[-1:] * count
+    plan = ShardPlan(parts, of_parts, _ranks(group, _unit_of(parameters[at[0]]))[0])
+    kept, device = None, parts[0].values.device
+    if device.type != group[0].device_type:  # FSDP copies the codes of offloaded shards to the GPU for each gather
+        kept = CodesPlan(parts, of_parts, torch.empty(CodesPlan.size(parts), dtype=torch.uint8, device=device))
+        for part, cast, codes in zip(parts, of_parts, kept.codes):
+            cast.kept[part.side] = codes
+    return _Scales(plan, casts, kept, all_of, at, is_settled)
 
 
 def _parts(group: _Group, parameter: DTensor) -> List[Part]:
     weight = parameter._local_tensor
-    unit = weight._unit() or unit_of(parameter)
+    unit = _unit_of(parameter)
     gathered, whole = (weight.dtype, parameter.shape) if unit is None else (unit.gathered_dtype, unit.whole)
     of_all = (gathered if weight._rounds else None, rows_sent(_ranks(group, unit)[0], whole, weight._tensor), whole[0])
     values = weight._tensor.contiguous()
     return [Part(values, weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
+
+
+def _unit_of(parameter: DTensor) -> Optional[Unit]:
+    return parameter._local_tensor._unit() or unit_of(parameter)
 
 
 def _ranks(group: _Group, unit: Optional[Unit]) -> Tuple[int, Any]:
@@ -245,29 +294,6 @@ def _ranks(group: _Group, unit: Optional[Unit]) -> Tuple[int, Any]:
     if unit is not None:
         return unit.ranks, unit.shards
     return (mesh.size(sharded[0]), (mesh, sharded[0])) if len(sharded) == 1 else (1, None)
-
-
-def _made_plan(parameters: List[DTensor], parts: List[Part], ranks: int) -> Tuple[ShardPlan, List[ShardCast]]:
-    """The plan, and the cast of each part."""
-    casts, left = [], list(parts)
-    for parameter in parameters:
-        weight = parameter._local_tensor
-        count = 2 if weight._casts.alternates else 1
-        casts += [ShardCast(left[0].dtype, rows_of(weight._tensor))] * count
-        del left[:count]
-    return ShardPlan(parts, casts, ranks), casts
-
-
-def _keep_codes(module: torch.nn.Module, group: _Group, parts: List[Part], casts: List[ShardCast]) -> None:
-    """The codes of offloaded shards: FSDP copies them to the GPU for each gather."""
-    kept = vars(module).setdefault(_KEPT, PlanTable())
-    plan = kept.get(group)
-    if plan is None or plan.casts is not casts:
-        memory = torch.empty(CodesPlan.size(parts), dtype=torch.uint8, device=parts[0].values.device)
-        plan = kept[group] = CodesPlan(parts, casts, memory)
-        for part, cast, codes in zip(parts, casts, plan.codes):
-            cast.kept[part.side] = codes
-    plan.run()
 
 
 def weights_changed(module: torch.nn.Module) -> None:

@@ -165,10 +165,18 @@ def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit:
     return gather
 
 
+def _decision(weight: "ShardedWeight") -> Optional[Gather]:
+    unit = weight._unit()
+    return None if unit is None else vars(unit.parameter).get("_ingot_gather")
+
+
+def was_gathered(weight: "ShardedWeight") -> bool:
+    return _decision(weight) is not None
+
+
 def is_in_high_precision(weight: "ShardedWeight") -> bool:
     """Has it been gathered so? Before the first gather that is not known."""
-    unit = weight._unit()
-    gather = None if unit is None else vars(unit.parameter).get("_ingot_gather")
+    gather = _decision(weight)
     return gather is not None and gather.mode == "high_precision"
 
 
