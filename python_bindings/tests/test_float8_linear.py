@@ -204,6 +204,34 @@ def test_the_function_takes_codes():
     assert torch.equal(layer(casts[0]), y)
 
 
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
+def test_later_calls_look_at_nothing_but_what_changes(recipe, monkeypatch):
+    """They have the bits of the first, for any number of tokens; another dtype, what wants gradients and emulation are seen."""
+    layer = Float8Linear(16, 32, config=config_of(recipe))
+    looked = []
+    check = Float8Linear._checked
+    monkeypatch.setattr(Float8Linear, "_checked", lambda *given: looked.append(1) or check(*given))
+    for rows in (8, 4096, 8):
+        x = torch.randn(rows, 16, requires_grad=True)
+        layer.options._eager_plans.clear()
+        counts, results = [], []
+        for _ in range(2):
+            looked.clear()
+            y = layer(x)
+            results.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, layer.weight, layer.bias])])
+            counts.append(len(looked))
+        assert counts[0] == 1 and all(map(torch.equal, *results))
+        assert counts[1] == (1 if recipe == "rowwise_with_gw_hp" and rows == 4096 else 0), (rows, counts)
+    for change in (
+        lambda: layer(x.detach().bfloat16()),
+        lambda: layer(x.detach()),
+        lambda: setattr(layer, "config", config_of(recipe, emulate=True)) or layer(x),
+    ):
+        looked.clear()
+        change()
+        assert looked == [1]
+
+
 class Foreign(torch.Tensor):
     """A weight of another library: it says what F.linear is."""
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import ingot
 import ingot.float8 as float8
-from ingot.float8 import _gathered_linear, Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
+from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
 from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements, scaled_product
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
@@ -192,7 +192,7 @@ def test_what_is_known_of_one_over_the_scale_goes_with_the_scale():
     assert names == ["_data", "_scale", "_scale_inv"]
     back = Float8TrainingTensor.__tensor_unflatten__({name: getattr(x, name) for name in names}, options, None, None)
     assert back._scale_inv is inverse
-    assert _gathered_linear._scale_inv_of(x) is inverse and torch.equal(_gathered_linear._scale_inv_of(cast()), inverse)
+    assert x.read_by(False)[1] is inverse and torch.equal(cast().read_by(True)[1], inverse)
 
 
 def test_a_copy_keeps_its_values_when_the_scale_is_written():

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import ingot.torch
 from ingot.nn import Float8Linear
 from ingot.torch import LinearError, LinearOptions, _linear, linear
+from ingot.torch._gathered_weight import GatheredWeight
 
 
 def tensors(dtype=torch.bfloat16, rows=(3, 20)):
@@ -93,6 +94,34 @@ def test_many_tokens_after_few(checked):
     checked.clear()
     assert torch.equal(linear(many, w, b, options), expected)
     assert checked == [1]
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_weights_that_fsdp_has_gathered_are_read_without_their_class(recipe, monkeypatch):
+    """Only where the codes of the other direction are there is it asked, as selective checkpointing counts on it."""
+    x, weight, _ = tensors()
+    casts = [ingot.cast(weight.detach(), "e4m3fn", scale=scale, pow2=recipe == "rowwise") for scale in ("row", "col", "tensor")]
+    if recipe == "rowwise":
+        given = (casts[0].codes, casts[0].scale_inv.view(-1), casts[1].scale_inv.view(-1), casts[1].codes)
+    else:
+        given = (casts[2].codes, casts[2].scale_inv.view(-1), None, None)
+    gathered = torch.nn.Parameter(GatheredWeight(*given, None, weight.dtype))
+    options, grad_output = LinearOptions(recipe), torch.randn(3, 20, 32, dtype=torch.bfloat16)
+    expected = result(LinearOptions(recipe), x, weight, None, grad_output)
+    asked = []
+    dispatch = GatheredWeight.__torch_dispatch__.__func__
+    noted = lambda cls, func, *rest: asked.append(func.namespace) or dispatch(cls, func, *rest)
+    monkeypatch.setattr(GatheredWeight, "__torch_dispatch__", classmethod(noted))
+    for count in (2, 0):  # of the first call, and of later ones
+        asked.clear()
+        for ours, theirs in zip(result(options, x, gathered, None, grad_output), expected, strict=True):
+            assert torch.equal(ours, theirs)
+        assert asked.count("ingot") == count, asked
+    if recipe == "rowwise":
+        asked.clear()
+        gathered.turn.holds, gathered.turn.again = True, lambda backward: (given[0], given[1])
+        linear(x, gathered, None, options)
+        assert asked.count("ingot") == 1
 
 
 def message(*arguments):

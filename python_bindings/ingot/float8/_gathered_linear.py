@@ -13,7 +13,6 @@ from ..torch._checks import called, refuse_double_backward
 from ..torch._eager_linear import wants_of
 from ..torch._linear import plan_of
 from ..torch._stored_linear import float8_backward, float8_forward
-from ._kernels import scale_inv_of
 from .float8_training_tensor import Float8TrainingTensor
 
 
@@ -26,10 +25,6 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
     one_scale = len(formats) == 1 and not casts.casts[1][1] and weight._scale.numel() == 1
     same = str(data.dtype) == f"torch.float8_{casts.casts[1][0]}"
     return one_scale and same and type(data) is torch.Tensor and data.dim() == 2 and data.is_contiguous()
-
-
-def _scale_inv_of(weight: Float8TrainingTensor) -> torch.Tensor:
-    return scale_inv_of(weight._scale) if weight._scale_inv is None else weight._scale_inv
 
 
 # Compiled as in eager mode: of its parts, products and sums of a bias, each would be rounded.
@@ -48,13 +43,13 @@ class _GatheredLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, input, weight = ctx.saved_tensors
-        of_weight = (None, None) if weight is None else (weight._data, _scale_inv_of(weight))
+        of_weight = (None, None) if weight is None else weight.read_by(True)
         grads = float8_backward(ctx.subject, grad_output, input, *of_weight, saved, ctx.plan, ctx.wants)
         return (*grads, *(None,) * 4)
 
 
 def _forward(input, weight, bias, *plan):
-    return float8_forward(input, weight._data, _scale_inv_of(weight), bias, *plan)
+    return float8_forward(input, *weight.read_by(False), bias, *plan)
 
 
 def gathered_linear(input, weight: Float8TrainingTensor, bias, casts: ops.Casts, name: str, plans) -> torch.Tensor:

@@ -15,7 +15,8 @@ from ..torch._codes import FLOAT8
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._exported import is_exporting
 from ..torch._gathered_weight import Casts as GatherCasts, GatheredWeight
-from ..torch._linear import in_autocasts_dtype, run_linear
+from ..torch._eager_linear import EagerPlan, note_eager, run_eager
+from ..torch._linear import in_autocasts_dtype, plan_of, run_linear
 from ..torch._modules import KNOWN_TENSORS, held, in_place_of, reason_against_replacing, type_name
 from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION, Casts, PlanTable
@@ -150,7 +151,10 @@ def is_foreign(weight: torch.Tensor) -> bool:
     return type(weight) not in _KNOWN_WEIGHTS
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)  # the last in programs that torch.export traces
+_EAGER = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (*_EAGER, FakeTensor)  # the last in programs that torch.export traces
+_GATHERED = (GatheredWeight, Float8TrainingTensor)
+_EAGER_WEIGHTS = (*_EAGER, *_GATHERED)
 
 _FLOAT8_NAMES = {dtype: name for name, dtype in FLOAT8.items()}
 
@@ -194,7 +198,7 @@ class ConfigOptions:
         self.gathered_casts = gathered and _KNOWN_CASTS.setdefault(gathered, gathered)
         self.full_name = self.name or "Float8Linear"
         self.subject = f'linear "{self.full_name}"'
-        self._plans = PlanTable()
+        self._plans, self._eager_plans = PlanTable(), PlanTable()
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
@@ -311,10 +315,13 @@ class Float8Linear(nn.Float8Linear):
         if self._division is not None:
             return self._divided(input)
         weight, bias = self.weight, self.bias  # once: a property of the class may gather them
+        output = self._run_again(input, weight, bias)
+        if output is not None:
+            return output
         if is_foreign(weight):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
             return torch.nn.functional.linear(input, weight, bias)
-        input = self._checked(input, weight)
+        given, input = input, self._checked(input, weight)
         runs_as_operators = self._runs_as_operators(input, weight)
         self._check_transforms(input, weight, bias, records=None if runs_as_operators else True)
         # A compiler would guard each layer's name and compile alike blocks again for each.
@@ -323,22 +330,44 @@ class Float8Linear(nn.Float8Linear):
         name = "Float8Linear" if compiles else options.full_name
         if runs_as_operators:
             casts = options.gathered_casts if type(weight) is GatheredWeight else options.casts
-            return run_linear(input, weight, bias, casts, name, options._plans)
+            output = run_linear(input, weight, bias, casts, name, options._plans)
+            return self._noted(output, given is input, input, weight, bias, casts)
         if self._takes_gathered(input, weight, bias):
-            return gathered_linear(input, weight, bias, options.casts, name, options._plans)
+            output = gathered_linear(input, weight, bias, options.casts, name, options._plans)
+            return self._noted(output, given is input, input, weight, bias, options.gathered_casts)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if bias is None else output + bias.to(output.dtype)
 
+    def _run_again(self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+        """The output, in eager mode, of a call like one that was noted; else None."""
+        plans = self.options._eager_plans
+        if not plans or torch.compiler.is_compiling() or type(input) not in _EAGER or self._emulates:
+            return None
+        return run_eager(plans, input, weight, bias)
+
+    def _noted(self, output, is_given: bool, input, weight, bias, casts: Casts) -> torch.Tensor:
+        """The output. Notes its call for _run_again(): the casts are the same for any number of tokens."""
+        plain = is_given and type(input) in _EAGER and type(weight) in _EAGER_WEIGHTS
+        if plain and not torch.compiler.is_compiling() and getattr(weight, "main_grad", None) is None:
+            options = self.options
+            plan = plan_of(casts, options.full_name, options._plans, input, weight, bias)
+            made = EagerPlan(options.full_name, plan, input, type(weight) in _GATHERED, True)
+            note_eager(options._eager_plans, input, weight, bias, made)
+        return output
+
+    @property
+    def _emulates(self) -> bool:
+        return self.config.emulate or self.linear_mm_config.output.emulate
+
     def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
         """Does an operator of Ingot's take the weight in FP8 as it is?"""
-        emulates = self.config.emulate or self.linear_mm_config.output.emulate
-        if emulates or type(input) not in _PLAIN:
+        if self._emulates or type(input) not in _PLAIN:
             return False
         return is_gathered(weight, self.options.casts) and type(bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
-        if self.options.casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
+        if self.options.casts is None or self._emulates:
             return False
         plain = type(input) in _PLAIN and type(weight) in (*_PLAIN, GatheredWeight) and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed._tensor import DTensor
@@ -116,6 +116,14 @@ class Float8TrainingTensor(torch.Tensor):
         self._gemm_input_role = gemm_input_role
         self._linear_mm_config = LinearMMConfig() if linear_mm_config is None else linear_mm_config
         return self
+
+    def has(self, backward: bool) -> bool:
+        """As GatheredWeight, which may have the codes of the other direction."""
+        return True
+
+    def read_by(self, backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+        """The codes and scale_inv that a forward or a backward reads."""
+        return self._data, kernels.scale_inv_of(self._scale) if self._scale_inv is None else self._scale_inv
 
     def _like(
         self, data: torch.Tensor, scale: Optional[torch.Tensor] = None, axiswise_dim: Any = "same"

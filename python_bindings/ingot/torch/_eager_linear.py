@@ -4,6 +4,7 @@ look at, and linear() repeats a call that the operators refuse, so that its chec
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn, Optional
 
 import torch
@@ -35,18 +36,22 @@ def wants_of(needs) -> int:
 class EagerPlan:
     """A plan for tensors that have passed the checks, and what its calls do by the gradients that are wanted."""
 
-    __slots__ = ("name", "number", "reads_input", "reads_weight", "device_type", "most_elements", "modes")
+    __slots__ = ("name", "number", "reads_input", "reads_weight", "device_type", "most_elements", "modes", "gathered")
 
-    def __init__(self, name: str, number: int, reads_input: bool, reads_weight: bool, input: torch.Tensor) -> None:
-        self.name = name
-        self.number, self.reads_input, self.reads_weight = number, reads_input, reads_weight
+    def __init__(self, name: str, plan: tuple, input: torch.Tensor, gathered: bool, of_any_tokens: bool) -> None:
+        """plan: as plan_of() returns it. gathered: has FSDP gathered the weight in FP8? of_any_tokens: is the plan the same for many
+        tokens? Where backward reads the input, _Linear frees that of many tokens earlier."""
+        self.name, self.gathered = name, gathered
+        self.number, self.reads_input, self.reads_weight, _ = plan
         self.device_type = input.device.type
-        self.most_elements = ops.MANY_TOKENS * input.shape[-1]
+        is_any = of_any_tokens and not self.reads_input
+        self.most_elements = math.inf if is_any else ops.MANY_TOKENS * input.shape[-1]
         self.modes: dict[tuple[bool, ...], tuple] = {}
 
     def add_mode(self, needs: tuple[bool, ...]) -> tuple:
         """For an autograd.Function's ctx.needs_input_grad: the plan's number, `keep` of forward and `wants` of backward,
-        whether backward needs the codes, the input and the weight besides the saved bytes, and the layer's name."""
+        whether backward needs the codes, the input and the weight besides the saved bytes, whether that is gathered, and the
+        layer's name."""
         input, weight = needs[:2]
         codes = input and not self.reads_weight
         mode = self.modes[needs] = (
@@ -56,6 +61,7 @@ class EagerPlan:
             codes,
             weight and self.reads_input,
             input and self.reads_weight,
+            self.gathered,
             self.name,
         )
         return mode
@@ -68,8 +74,12 @@ class _EagerLinear(torch.autograd.Function):
     def forward(ctx, input, weight, bias, plan):
         needs = ctx.needs_input_grad
         ctx.mode = mode = plan.modes.get(needs) or plan.add_mode(needs)
-        number, keep, _, needs_codes, needs_input, needs_weight, _ = mode
-        output, saved, codes, _ = _forward(input, weight, bias, number, keep)
+        number, keep, _, needs_codes, needs_input, needs_weight, gathered, _ = mode
+        if gathered and weight.has(False):  # as its class gives them when PyTorch asks it
+            read, scale_inv = weight.read_by(False)
+            output, saved, codes, _ = _forward(input, read, bias, number, keep, weight_scale_inv=scale_inv)
+        else:
+            output, saved, codes, _ = _forward(input, weight, bias, number, keep)
         # As many tensors as _Linear saves, and the same: activation checkpointing may recompute a call of that by this.
         if needs_codes and not needs_input:
             ctx.save_for_backward(saved, codes)
@@ -81,7 +91,7 @@ class _EagerLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.mode[-1])
-        number, _, wants, needs_codes, needs_input, _, _ = ctx.mode
+        number, _, wants, needs_codes, needs_input, _, gathered, _ = ctx.mode
         if needs_codes and not needs_input:
             saved, codes = ctx.saved_tensors
             input = weight = None
@@ -91,7 +101,11 @@ class _EagerLinear(torch.autograd.Function):
             grads = ops.linear_backward(grad_output, input, weight, saved, codes, number, wants)
         else:
             try:
-                grads = _backward(grad_output, input, weight, saved, codes, number, wants)
+                if gathered and weight is not None and weight.has(True):
+                    read, scale_inv = weight.read_by(True)
+                    grads = _backward(grad_output, input, read, saved, codes, number, wants, weight_scale_inv=scale_inv)
+                else:
+                    grads = _backward(grad_output, input, weight, saved, codes, number, wants)
             except RuntimeError as error:
                 raise from_operator(error) from None
         return grads  # the fourth, the maxima of given scales, is None, as the gradient of the plan
@@ -115,6 +129,14 @@ def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
         grads and weight.requires_grad,
     )
     return of_others if bias is None else (*of_others, bias.shape, bias.dtype, bias.device)
+
+
+def note_eager(
+    plans: dict[tuple, EagerPlan], input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], plan: EagerPlan
+) -> None:
+    """Notes a call that succeeded, for run_eager()."""
+    if input.device.type != "meta" and input.numel() < plan.most_elements:
+        plans[eager_key(input, weight, bias)] = plan
 
 
 def run_eager(

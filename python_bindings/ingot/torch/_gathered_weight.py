@@ -103,6 +103,10 @@ class GatheredWeight(torch.Tensor):
         """Do the codes of backward take the place of those of forward?"""
         return self.of_backward is not None and self.second_codes is None
 
+    def has(self, backward: bool) -> bool:
+        """Are the codes there that a forward or a backward reads?"""
+        return self.turn.holds is not (not backward)
+
     def read_by(self, backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
         """The codes and scale_inv that a forward or a backward reads."""
         if self.of_backward is None:

@@ -11,7 +11,7 @@ from torch.fx.experimental import symbolic_shapes
 from . import _operators as ops
 from . import _split_operators as split_ops
 from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_transforms
-from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager, wants_of
+from ._eager_linear import EagerPlan, note_eager, refuse_second_derivative, run_eager, wants_of
 from ._errors import from_operator
 from ._exported import export_layer, is_exporting
 from ._fsdp_units import frees_weights, frees_weights_of_trace
@@ -277,13 +277,6 @@ def linear(
     output = run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
     is_plain = input is given[0] and weight is given[1] and main_grad is None
     if is_plain and not torch.compiler.is_compiling():
-        _note_eager_plan(options, input, weight, bias, again)
+        plan, gathered = plan_of(options.recipe, options.name, options._plans, input, weight, bias, again), is_gathered(weight)
+        note_eager(options._eager_plans, input, weight, bias, EagerPlan(options.name, plan, input, gathered, gathered))
     return output
-
-
-def _note_eager_plan(options: LinearOptions, input, weight, bias, again: bool) -> None:
-    """Notes a call that succeeded, for run_eager()."""
-    if input.device.type == "meta" or input.numel() >= ops.MANY_TOKENS * input.shape[-1]:
-        return
-    plan = plan_of(options.recipe, options.name, options._plans, input, weight, bias, again)
-    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(options.name, *plan[:3], input)
