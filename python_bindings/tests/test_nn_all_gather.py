@@ -33,6 +33,7 @@ from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
 from ingot.torch._shard_casts import ShardCast, rows_of
 from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
+from ingot.torch._unit_casts import _Gather
 
 
 @contextlib.contextmanager
@@ -496,12 +497,18 @@ def test_the_allocator_knows_who_reads_what_a_gather_tells(monkeypatch):
     assert ShardedWeight.fsdp_post_all_gather(None, (gathered,), sent, torch.float32) == (gathered, ())
     for each in told:
         each.record_stream.assert_called_once_with("reads cuda:1")
-    # What is sent again and again is told once to each stream: the allocator remembers it until the memory is freed.
+    # What a unit sends again and again is told once to each stream, by the first of its weights after each cast: the allocator
+    # remembers it until the memory is freed.
+    gather = _Gather(mock.Mock(), [], True)
+    sent = sent._replace(together=gather)
+    gather.sent = {1: ((), sent), 2: ((), sent._replace(scale_inv=(None, None), scale=None, amax=None))}
     streams = [mock.Mock(cuda_stream=number) for number in (1, 2)]
-    sent = sent._replace(streams=set())
     for stream, calls in ((streams[0], 2), (streams[0], 2), (streams[1], 3), (streams[0], 3)):
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-        ShardedWeight.fsdp_post_all_gather(None, (gathered,), sent, torch.float32)
+        monkeypatch.setattr(torch.cuda, "current_stream", mock.Mock(return_value=stream))
+        gather.run()
+        for _, each in gather.sent.values():
+            ShardedWeight.fsdp_post_all_gather(None, (gathered,), each, torch.float32)
+        assert torch.cuda.current_stream.call_count == 1
         assert [each.record_stream.call_count for each in told] == [calls] * 4
     assert [told[0].record_stream.call_args_list[at].args[0] for at in (1, 2)] == streams
 

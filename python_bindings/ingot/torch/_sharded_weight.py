@@ -26,7 +26,7 @@ from ._other_gathers import is_flattened, refuse_fsdp1
 from ._names import UNNAMED, all_layers, name_where
 from ._shard_casts import Known, ShardCast, rounded, rows_of
 from ._shard_plan import Asks, CodesPlan, Part
-from ._unit_casts import Wanted, casts_of, copy_over, scaled
+from ._unit_casts import Wanted, casts_of, copy_over, read_on_this_stream, scaled
 
 aten = torch.ops.aten
 _log = logging.getLogger("ingot")
@@ -82,8 +82,7 @@ class _Asked(NamedTuple):
 
 class _Sent(NamedTuple):
     """What a gather tells of itself: its mode, which codes were sent, and the scale_inv of forward and backward; `scale` of codes
-    that have one; amax: ShardCast.amax; stays: does the weight outlive this gather? together: of all weights of the unit; streams:
-    where the same is told again and again, the streams of which the allocator knows that they read these tensors."""
+    that have one; amax: ShardCast.amax; stays: does the weight outlive this gather? together: of all weights of the unit."""
 
     gather: Gather
     backward: bool
@@ -94,7 +93,10 @@ class _Sent(NamedTuple):
     amax: Optional[torch.Tensor] = None
     stays: bool = True
     together: Any = None
-    streams: Optional[set] = None
+
+    @property
+    def tensors(self) -> Tuple[Optional[torch.Tensor], ...]:
+        return (*self.scale_inv, self.scale, self.amax)
 
 
 def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Tuple[Gather, str]:
@@ -428,9 +430,9 @@ class ShardedWeight(torch.Tensor):
                 scale_inv[side] = _nan(scale_inv_count(self._casts.kind(side == 1), *outer_size), self.device)
         first = next(iter(made.values()))[0]
         scale = first.scales[0] if self._casts.output == "tensor" and self.dim() == 2 else None
-        stays, streams = unit is None or not unit.reshards, None if together is None else set()
+        stays = unit is None or not unit.reshards
         is_backward = gather.mode == "in_turn" and backward
-        told = _Sent(gather, is_backward, mesh, outer_size, tuple(scale_inv), scale, first.amax, stays, together, streams)
+        told = _Sent(gather, is_backward, mesh, outer_size, tuple(scale_inv), scale, first.amax, stays, together)
         return tuple(codes for _, codes in made.values()), told
 
     def _unit(self) -> Optional[Unit]:
@@ -449,7 +451,10 @@ class ShardedWeight(torch.Tensor):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
         has been filled, what it holds now. Raises an error if `out` is another tensor than the one of the first gather."""
         gather, backward, mesh, outer_size = metadata[:4]
-        _read_on_this_stream((*metadata.scale_inv, metadata.scale, metadata.amax), metadata.streams)
+        if metadata.together is None:
+            read_on_this_stream(metadata.tensors, None)
+        else:
+            metadata.together.read()
         if gather.mode == "high_precision":
             return (all_gather_outputs[0], ()) if out is None else None
         if out is None:
@@ -591,22 +596,6 @@ def _padded(rows: torch.Tensor, mesh, outer_size: torch.Size) -> torch.Tensor:
 def rows_sent(ranks: int, outer_size: torch.Size, shard: torch.Tensor) -> int:
     """How many rows each rank sends: those of the longest shard of a weight that is sharded along its rows."""
     return -(-outer_size[0] // ranks) if shard.shape[1:] == outer_size[1:] else shard.shape[0]
-
-
-def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...], known: Optional[set]) -> None:
-    """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. PyTorch's allocator has
-    to know, or it gives the memory of a tensor that Python frees to the next weights before this stream has read it. It
-    remembers that for as long as the memory is not freed. known: the streams of which it knows."""
-    there = [each for each in tensors if each is not None]
-    if not there or not there[0].is_cuda:
-        return
-    stream = torch.cuda.current_stream(there[0].device)
-    if known is not None:
-        if stream.cuda_stream in known:
-            return
-        known.add(stream.cuda_stream)
-    for each in there:
-        each.record_stream(stream)
 
 
 _NAN: Dict[tuple, torch.Tensor] = {}

@@ -4,7 +4,7 @@ another unit. So no codes live longer than that, and of a model no more than one
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -91,7 +91,8 @@ class _Gather:
         self.codes, self._reshards = codes, reshards
         self.sent: Dict[int, tuple] = {}
         self._of = of
-        self._filled = True
+        self._filled = self._is_read = True
+        self._streams: set = set()
         self._targets: Dict[int, Tuple[tuple, tuple]] = {}  # (memory, what it is to hold)
 
     def is_of(self, members: Dict[int, Tuple[Any, Any]], unit: Unit) -> bool:
@@ -107,7 +108,13 @@ class _Gather:
 
     def run(self) -> None:
         self.codes.run()
-        self._filled = False
+        self._filled = self._is_read = False
+
+    def read(self) -> None:
+        """This stream reads what the weights were told; each of them asks."""
+        if not self._is_read:
+            self._is_read = True
+            read_on_this_stream([each for _, told in self.sent.values() for each in told.tensors], self._streams)
 
     def fill(self, memory: Tuple[torch.Tensor, torch.Tensor], told: Any) -> None:
         """memory: of the scale_inv of the gathered weight that this gather tells `told`, for forward and backward."""
@@ -119,6 +126,22 @@ class _Gather:
             self._filled = True
             into, values = zip(*self._targets.values())
             copy_over(sum(into, ()), sum(values, ()))
+
+
+def read_on_this_stream(tensors: Iterable[Optional[torch.Tensor]], known: Optional[set]) -> None:
+    """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. PyTorch's allocator has
+    to know, or it gives the memory of a tensor that Python frees to the next weights before this stream has read it. It
+    remembers that for as long as the memory is not freed. known: the streams of which it knows."""
+    there = [each for each in tensors if each is not None]
+    if not there or not there[0].is_cuda:
+        return
+    stream = torch.cuda.current_stream(there[0].device)
+    if known is not None:
+        if stream.cuda_stream in known:
+            return
+        known.add(stream.cuda_stream)
+    for each in there:
+        each.record_stream(stream)
 
 
 def copy_over(into: tuple, values: tuple) -> None:
