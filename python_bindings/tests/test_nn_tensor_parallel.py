@@ -22,7 +22,7 @@ import ingot.float8 as float8
 from ingot.float8 import float8_tensor_parallel as float8_styles
 from ingot.nn import (
     Float8ColwiseParallel, Float8Linear, Float8RowwiseParallel, GatedMlp, LayerNormLinear, Mlp, PrepareFloat8ModuleInput,
-    RMSNormLinear, SharedInputLinears, float8_all_gather, precompute_float8_all_gather, shared_input, sync_amax_history
+    RMSNormLinear, SharedInputLinears, convert, float8_all_gather, precompute_float8_all_gather, shared_input, sync_amax_history
 )  # fmt: skip
 from ingot.torch import LinearError
 from ingot.torch._parallel_linear import GatheredInput
@@ -217,8 +217,25 @@ def check_float8_layers(rank):
         close(run(net, part(x, 1, rank), part(grad, 1, rank))[0], part(run(module, x, grad)[0], 1, rank), recipe, SCALES)
 
 
+class Projections(nn.Module):
+    """Layers that are called one by one, for which convert() computes their norm once."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(K)
+        self.q, self.k, self.v = (nn.Linear(K, N) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(x)
+        return self.q(x), self.k(x), self.v(x)
+
+
 def module_of(kind, recipe):
     torch.manual_seed(0)
+    if kind == "converted":
+        module = Projections()
+        assert list(convert(module, recipe, example=torch.ones(1, K)).norms.values()) == ["is computed within q, k, v"]
+        return module, {"0.q": 0, "0.k": 0, "0.v": 0}
     if kind == "rms":
         return RMSNormLinear(K, N, recipe=recipe, activation="silu", zero_centred=True), {"0": 0}
     if kind == "layer":
@@ -233,10 +250,13 @@ def module_of(kind, recipe):
     return gated, {"0.gate_proj": 0, "0.up_proj": 0, "0.down_proj": 1}
 
 
+KINDS = ("rms", "layer", "shared", "mlp", "gated", "converted")
+
+
 def check_modules(rank, recipes=("tensorwise", "rowwise"), compiles=False):
     """A norm with its layer, layers of one input, MLPs: the parts of a plan are those of the module."""
     bound = SCALES if compiles else 0.01  # older versions of PyTorch round activations otherwise in a graph
-    for at, (kind, recipe) in enumerate((kind, recipe) for kind in ("rms", "layer", "shared", "mlp", "gated") for recipe in recipes):
+    for at, (kind, recipe) in enumerate((kind, recipe) for kind in KINDS for recipe in recipes):
         torch._dynamo.reset()
         module, plan = module_of(kind, recipe)
         module = module.to(torch.bfloat16)

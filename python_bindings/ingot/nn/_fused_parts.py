@@ -14,6 +14,7 @@ from ..torch import NormOptions, SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._modules import in_place_of
 from ._delayed import KeepsScales
+from ._divided_modules import is_divided, shared_linears_of_parts
 from ._parts import (
     KeepsWeightCodes, LinearParameters, NormModule, held, norm_options, norm_parameters, parameters_of
 )
@@ -166,6 +167,13 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
         return [(name, held(part)) for name, part in zip(self.options.names, self._parts)]
 
     @property
+    def _layer_names(self) -> tuple[str, ...]:
+        return self.options.names
+
+    def _part(self, name: str) -> SharedPart:
+        return self._parts[self.options.names.index(name)]
+
+    @property
     def layer_name(self) -> str:
         return self.options.names[0]
 
@@ -198,6 +206,8 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     def compute_all(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of all layers, in the order of their names."""
         options = self.options
+        if is_divided(self, self._layer_names):
+            return shared_linears_of_parts(self, input)
         weights, biases = zip(*[parameters_of(part, options) for part in self._parts])
         return shared_linear(input, weights, biases, *norm_parameters(self.norm, options), options, self._delayed(input))
 
