@@ -481,14 +481,20 @@ def check_checkpoints(rank):
     folder = pathlib.Path(folders[0])
     if rank == 0:
         save_float8_checkpoint(_saved(), folder / "one.safetensors")
+        rounded = _saved()
+        rounded.own.weight.data.copy_(rounded.own.weight.bfloat16())
+        save_float8_checkpoint(rounded, folder / "rounded.safetensors")
     sharded = _saved()
     for part in (sharded.mlp, sharded.torchao):
         fully_shard(part)
     fully_shard(sharded, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), reshard_after_forward=False)
+    files = ["config.json", "model.safetensors", "one.safetensors", "rounded.safetensors"]
     for step in range(2):  # the second time after a forward, which leaves parameters gathered, in bfloat16
         config = save_float8_checkpoint(sharded, folder)
-        assert config["ignore"] == [] and sorted(os.listdir(folder)) == ["config.json", "model.safetensors", "one.safetensors"]
-        assert (folder / "model.safetensors").read_bytes() == (folder / "one.safetensors").read_bytes()
+        assert config["ignore"] == [] and sorted(os.listdir(folder)) == files
+        # The codes that layers multiply by: where there is mixed precision, of weights that it has rounded.
+        assert (folder / "model.safetensors").read_bytes() == (folder / "rounded.safetensors").read_bytes()
+        assert (folder / "model.safetensors").read_bytes() != (folder / "one.safetensors").read_bytes()
         dist.barrier()
         sharded(torch.ones(2, WIDTH))
     tensor_parallel = _saved()

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from .._text import some_of
 from ..torch._errors import LinearError
+from ..torch._fsdp_units import unit_of
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -25,6 +26,13 @@ def is_gathered_in_float8(tensor: torch.Tensor) -> bool:
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._tensor if is_gathered_in_float8(tensor) else tensor
+
+
+def gathered_dtype(weight: torch.Tensor) -> Optional[torch.dtype]:
+    """What FSDP2's mixed precision rounds a weight to before its layer casts it; None if nothing does."""
+    unit = unit_of(weight) if isinstance(weight, DTensor) else None
+    rounds = unit is not None and getattr(weight._local_tensor, "_rounds", True)
+    return unit.gathered_dtype if rounds else None
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

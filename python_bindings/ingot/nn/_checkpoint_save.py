@@ -20,7 +20,7 @@ from ..torch._operators import HIGH_PRECISION
 from ..torch._progress import progress
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
-from ._checkpoint_ranks import Ranks, is_sharded, whole
+from ._checkpoint_ranks import Ranks, gathered_dtype, is_sharded, whole
 from ._checkpoint_stacks import has_stacks_in_float8
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -52,6 +52,7 @@ class _Float8:
     kind: str  # what shares a factor
     pow2: bool = False
     scale_inv: Optional[torch.Tensor] = None
+    rounds_to: Optional[torch.dtype] = None  # before the cast, as FSDP's mixed precision does
 
 
 @dataclasses.dataclass
@@ -158,7 +159,7 @@ class _Collector:
         kind = self._scale or own
         if kind is None or id(module.weight) in self._tied:  # what an embedding shares is stored once, as it is
             return None
-        return _Float8(name, module.weight, kind, pow2)
+        return _Float8(name, module.weight, kind, pow2, rounds_to=gathered_dtype(module.weight))
 
 
 def _fault(contents: _Contents) -> Optional[str]:
@@ -308,6 +309,7 @@ def _facts(each: Union[torch.Tensor, _Float8]) -> str:
     text = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
     if isinstance(each, _Float8):
         text += f", FP8 with scale={each.kind}" + (", powers of two" if each.pow2 else "")
+        text += f", rounded to {str(each.rounds_to).removeprefix('torch.')}" if each.rounds_to else ""
     return text + (f", {getattr(tensor, 'placements')}" if is_sharded(tensor) else "")
 
 
@@ -325,6 +327,7 @@ def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks, step
             if isinstance(each, _Float8):
                 codes, scale_inv = value, each.scale_inv
                 if scale_inv is None:
+                    value = value.to(each.rounds_to or value.dtype)
                     codes, scale_inv = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
                     codes = codes.view(torch.float8_e4m3fn)
                     if not scale_inv.isfinite().all():
