@@ -384,6 +384,17 @@ def check_one_shard(rank):
             for to, each in zip(plain.parameters(), net.parameters()):
                 to._local_tensor.copy_(getattr(each._local_tensor, "_tensor", each._local_tensor))
             assert torch.equal(net(batch(rank)), plain(batch(rank))), recipe
+        net, plain = (small(recipe, gathers, mesh=mesh) for gathers in (True, False))
+        for of in (net, plain):
+            state = of.state_dict()
+            precompute_float8_all_gather(of)
+            for each in state.values():
+                assert type(each._local_tensor) is torch.Tensor  # of a full state dict on one rank, which files take
+                each.mul_(2)
+        assert torch.equal(net(batch(rank)), plain(batch(rank))), recipe
+        unsharded = nn.Sequential(Float8Linear(16, 32, recipe=recipe))
+        float8_all_gather(unsharded)
+        assert all(type(each) is torch.Tensor for each in unsharded.state_dict().values())
 
 
 def check_stays(rank):

@@ -27,7 +27,7 @@ from .config import (
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
-from .fsdp_utils import WeightWithDynamicFloat8CastTensor, gathered_again, gathered_in_float8
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor, gathered_again, gathered_in_float8, plain_in_state_dict
 
 
 def _cast(
@@ -379,6 +379,10 @@ class Float8Linear(nn.Float8Linear):
         """FSDP gathers a tensor that is assigned (assign=True) like the one before."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         self._wrap_weight()
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        plain_in_state_dict(self, destination, prefix)
 
     def extra_repr(self) -> str:
         config = self.config

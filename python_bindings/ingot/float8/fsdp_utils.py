@@ -8,7 +8,7 @@ import torch
 import torch.nn as nn
 
 from ..torch._gathered_weight import Casts
-from ..torch._shard_gather import gathered_again, gathered_in_float8, precompute, weights_changed
+from ..torch._shard_gather import gathered_again, gathered_in_float8, plain_in_state_dict, precompute, weights_changed
 from ..torch._shard_casts import ShardCast, rows_of
 from ..torch._sharded_weight import ShardedWeight
 from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig

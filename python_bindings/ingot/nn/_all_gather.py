@@ -18,7 +18,7 @@ from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
 from ..torch._other_gathers import EXPERTS
 from ..torch._shard_gather import (
-    agree_at_first_call, gathered_again, gathered_in_float8, precompute, weights_changed as weights_changed
+    agree_at_first_call, gathered_again, gathered_in_float8, plain_in_state_dict, precompute, weights_changed as weights_changed
 )
 from ..torch._sharded_weight import ShardedWeight, say_once, subject_of
 
@@ -141,6 +141,7 @@ def float8_all_gather(
             refuse(same[0].subject, "weight: something else holds it, as a graph or a weak reference does: make it anew")
         for module, key in holders:
             module.register_load_state_dict_post_hook(partial(_gather_again, key=key, casts=casts, name=name))
+            module.register_state_dict_post_hook(partial(plain_in_state_dict, key=key))
         for each in same:
             _note(each)
         names.append(name)

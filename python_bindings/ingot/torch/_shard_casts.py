@@ -117,10 +117,11 @@ class Known:
     write past the class, or other code, are watched by their versions.
     """
 
-    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "_writes", "is_zero", "layer", "unit")
+    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "_writes", "is_zero", "keeps", "layer", "unit")
 
     def __init__(self, outside: Optional[torch.Tensor]) -> None:
         self._outside = outside
+        self.keeps = True  # False once a program may write the memory unseen
         self.unit: Optional[Unit] = None
         self.layer: Optional[Tuple[weakref.ref, int]] = None  # with delayed scales, and the weight's place in it
         self.written()
@@ -134,7 +135,7 @@ class Known:
 
     def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
         self.written()
-        if cast is not None:
+        if cast is not None and self.keeps:
             self._cast, self._dtype, self._writes = cast, dtype, cast.writes
             self._watched = _Versions(aliases if self._outside is None else (*aliases, self._outside))
 

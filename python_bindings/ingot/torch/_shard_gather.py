@@ -56,6 +56,27 @@ def gathered_again(weight: DTensor, made: Callable[[torch.Tensor], ShardedWeight
     return torch.nn.Parameter(sharded, requires_grad=weight.requires_grad)
 
 
+def plain_in_state_dict(
+    module: torch.nn.Module, state: Dict[str, Any], prefix: str, _: Any = None, *, key: str = "weight"
+) -> None:
+    """state_dict() has plain tensors in the place of weights that FSDP2 gathers in FP8 where each rank has all of them, so that
+    what PyTorch calls a full state dict has: files and other libraries have no use for Ingot's class. Writes of the memory are
+    seen as before; through a plain DTensor they would not be, so that nothing is kept of such a weight from then on."""
+    value = state.get(prefix + key)
+    if isinstance(value, torch.nn.Parameter):  # keep_vars=True
+        return
+    if isinstance(value, ShardedWeight):
+        state[prefix + key] = value._tensor.detach()
+    elif isinstance(value, DTensor) and isinstance(value._local_tensor, ShardedWeight) and _is_whole(value):
+        value._local_tensor._known.keeps = False
+        value._local_tensor._known.written()
+        state[prefix + key] = DTensor(value._local_tensor._tensor.detach(), value._spec, requires_grad=False)
+
+
+def _is_whole(weight: DTensor) -> bool:
+    return all(place.is_replicate() or weight.device_mesh.size(dim) == 1 for dim, place in enumerate(weight.placements))
+
+
 def sharded_weights(module: torch.nn.Module) -> Iterator[Tuple[str, DTensor]]:
     """The parameters of a model that are sharded and gathered in FP8, with their names, each once."""
     for name, parameter in module.named_parameters():
