@@ -80,14 +80,14 @@ def all_near(ours, theirs, what=None):
 def _start(rank, world, store):
     torch.set_num_threads(1)
     rare_collections()
-    options = {"init_method": f"file://{store}", "rank": rank, "world_size": world}
+    timeout = datetime.timedelta(seconds=300)
+    options = {"init_method": f"file://{store}", "rank": rank, "world_size": world, "timeout": timeout}
     if DEVICE == "cpu":
         dist.init_process_group("gloo", **options)
         return
     torch.cuda.set_device(rank)
     torch.set_default_device("cuda")
-    timeout = datetime.timedelta(seconds=300)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank), timeout=timeout, **options)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank), **options)
 
 
 def _run(rank, folder, checks, world):
