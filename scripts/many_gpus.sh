@@ -158,7 +158,7 @@ cpp() {
 tests() {
   local name marks=()
   [ $device = cuda ] || marks=(-m 'not nightly')
-  for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather; do
+  for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather test_checkpoint_to_serving; do
     [ -e "$root/python_bindings/tests/$name.py" ] || continue
     run "tests.$name" "$limit" "$python" -m pytest -q -p no:cacheprovider "$root/python_bindings/tests/$name.py" "${marks[@]}"
   done
@@ -175,15 +175,24 @@ tests() {
 }
 
 first_run() {
-  local program=$out/first_run.py second=$out/first_run_tensor_parallel.py last
+  local program=$out/first_run.py serving=first_run_serving last
+  local one=("$python" -m torch.distributed.run --standalone --nproc_per_node 1)
   if [ $list = no ]; then  # the Python programs of the page; its fragments do not begin so
-    rm -f "$program" "$second"
-    awk -v "first=$program" -v "second=$second" '
-      /^```$/ { inside = 0 } inside { print >(count == 1 ? first : second) } /^```python$/ { begins = 1; next }
-      begins && /^import os, torch/ { ++count; inside = 1; print >(count == 1 ? first : second) } { begins = 0 }' \
+    rm -rf "$out"/first_run*.py "$out/checkpoint_to_serving"
+    awk -v "out=$out/first_run" '
+      BEGIN { split(".py _serving.py _tensor_parallel.py", names, " ") } /^```$/ { inside = 0 }
+      inside { print >(out names[count]) } /^```python$/ { begins = 1; next }
+      begins && /^import os, torch/ { ++count; inside = 1; print >(out names[count]) } { begins = 0 }' \
       "$root/docs/distributed.md"
   fi
-  run first_run.tensor_parallel "$limit" "${torchrun[@]}" "$second"
+  run first_run.tensor_parallel "$limit" "${torchrun[@]}" "$out/first_run_tensor_parallel.py"
+  if [ $list = no ] && ! "$python" -c 'import transformers' >"$logs/$serving.log" 2>&1; then
+    note first_run.serving 'skipped: it needs the package transformers' 0
+  else  # on all ranks, and then resumed on one
+    run first_run.serving "$limit" env -C "$out" "${torchrun[@]}" "$serving.py" &&
+      run first_run.serving_resumed "$limit" env -C "$out" "${one[@]}" "$serving.py"
+    [ $list = yes ] || run first_run.serving_steps 10 grep -q 'rank 0 step 39 loss [0-9]' "$logs/first_run.serving_resumed.log"
+  fi
   run first_run "$limit" "${torchrun[@]}" "$program" || return
   [ $list = yes ] && return
   grep -o 'rank [0-9]* step [0-9]* loss [0-9]*\.[0-9]*' "$logs/first_run.log" >"$out/first_run.losses"  # lines may run together

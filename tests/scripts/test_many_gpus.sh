@@ -30,6 +30,7 @@ fresh() {
     case $* in
       *"${BROKEN:-no such}"*) echo "what went wrong"; exit 3 ;;
       *"${SLOW:-no such}"*) exec sleep 30 ;;
+      *"nproc_per_node 1 first_run_serving.py") echo "rank 0 step ${LAST:-39} loss 1.5" ;;
       *first_run.py) for rank in $(seq 0 $((INGOT_TEST_RANKS - 1))); do for step in 0 19; do echo -n "rank $rank step $step loss $((${FROM:-20} - step)).5"; done; done ;;
     esac'
 }
@@ -51,12 +52,14 @@ MANY_GPUS_SECONDS=77 run 0 "$work/out"
 expect_call 'test_runtime_gpu --run_test=test_comm_gpu [cuda 4 all]'
 expect_call 'test_nn_gpu --run_test=test_parallel_linear_gpu [cuda 4 all]'
 for ranks in 1 2 4; do expect_call "--micro-batches 4 --ranks $ranks --out $work/out/train_lm_$ranks"; done
-for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather; do
+for name in test_nn_all_gather test_sharded_situations test_ranks_against_one test_float8_distributed test_nn_distributed test_nn_tensor_parallel test_experts_distributed test_experts_all_gather test_checkpoint_to_serving; do
   expect_call "-m pytest -q -p no:cacheprovider $root/python_bindings/tests/$name.py [cuda 4 all]"
 done
 expect_call "rank_deaths.py --device cuda --ranks 4 --kills 4"
 expect_call "--nproc_per_node 4 $work/out/first_run.py"
 expect_call "--nproc_per_node 4 $work/out/first_run_tensor_parallel.py"
+expect_call "--nproc_per_node 4 first_run_serving.py"
+expect_call "--nproc_per_node 1 first_run_serving.py"
 expect_call "compare_fsdp.py --seconds 77 --json $work/out/fsdp.json"
 expect_call "compare_fsdp.py --tensor 2 --seconds 77 --json $work/out/fsdp_tensor_2.json"
 expect_call "compare_tensor_parallel.py --seconds 77 --json $work/out/tensor_parallel.json"
@@ -65,11 +68,12 @@ expect_call "compare_fsdp.py --profile $work/out/profile"
 # of_page <file> <what only that program of docs/distributed.md has>
 of_page() {
   local file=$work/out/$1
-  grep -qF "$2" "$file" && [ "$(grep -c '^import os, torch' "$file")" = 1 ] && tail -n 1 "$file" | grep -q destroy_process_group ||
+  grep -qF "$2" "$file" && [ "$(grep -c '^import os, torch' "$file")" = 1 ] && tail -n 5 "$file" | grep -q "${3-destroy_process_group}" ||
     fail "$1 is not the program of the page"
 }
 of_page first_run.py 'float8_all_gather(model)'
 of_page first_run_tensor_parallel.py 'parallelize_module(model'
+of_page first_run_serving.py 'save_float8_checkpoint(model' 'served.generate'
 expect_line 'cpp.losses_of_4 +[0-9]+ s  passed'
 expect_line 'tests.torchao +0 s  skipped: TORCHAO_CHECKOUT names no checkout of pytorch/ao'
 expect_line '[12][0-9] passed, 0 failed, 1 skipped, [0-9]+ s in all'
@@ -120,6 +124,10 @@ expect_line '1 passed, 1 failed, 0 skipped, [0-9]+ s in all'
 SLOW=test_nn_dist MANY_GPUS_LIMIT=1 run 1 "$work/out" tests
 expect_line 'tests.test_nn_distributed +[0-9]+ s  FAILED: ran past 1 s'
 FROM=30 run 0 "$work/out" first_run
+LAST=19 run 1 "$work/out" first_run
+expect_line 'first_run.serving_steps +[0-9]+ s  FAILED: exit code 1'
+BROKEN='import transformers' run 0 "$work/out" first_run
+expect_line 'first_run.serving +0 s  skipped: it needs the package transformers'
 stub "$work/python" 'echo "rank 0 step 0 loss 1.0"; echo "rank 0 step 19 loss 1.0"'
 run 1 "$work/out" first_run
 expect_line 'first_run.ranks +[0-9]+ s  FAILED: exit code 1'
