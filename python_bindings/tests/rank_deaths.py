@@ -1,6 +1,6 @@
-"""Kills or stops one of several ranks at a random moment of a training step with FP8 gathers, and looks at what the
-others do: each has to end with an error, within the group's timeout and ten seconds; no process stays; and the checkpoint
-before the one that was being saved is whole. Prints a table.
+"""Kills or stops one of several ranks at a random moment of a training step with FP8 gathers, or gives it a wrong input, and
+looks at what the others do: each has to end with an error, within the group's timeout and ten seconds; no process stays; and the
+checkpoint before the one that was being saved is whole. Prints a table.
 
     python rank_deaths.py [--kills 20] [--seed 1] [--ranks 3]
     python rank_deaths.py --device cuda --ranks 2 --kills 2      # over NCCL, a GPU for each rank; else over gloo
@@ -33,6 +33,7 @@ from ingot.nn import Float8Linear, Mlp, float8_all_gather, precompute_float8_all
 TIMEOUT, GRACE = 4.0, 10.0
 KNOWN, LATEST = 16, 6  # steps whose checkpoints are compared, and the last in which a rank may die
 PHASES = ("forward", "backward", "optimizer", "casts", "save", "rename")
+WAYS = ("killed", "stopped", "raised")
 KINDS = (
     "Watchdog caught collective operation timeout", "Connection closed by peer", "Connection reset by peer",
     "Timed out waiting", "Broken pipe", "Connection refused",
@@ -63,7 +64,7 @@ class Ranks(NamedTuple):
         dist.init_process_group("nccl" if self.device == "cuda" else "gloo", timeout=timeout, **options)
 
 
-def train(rank, ranks, port, folder, steps, progress, phase):
+def train(rank, ranks, port, folder, steps, progress, phase, wrong):
     """What a rank runs: each step ends with a checkpoint, as docs/distributed.md says to save them."""
     torch.set_num_threads(1)
     ranks.start(rank, port)
@@ -76,7 +77,7 @@ def train(rank, ranks, port, folder, steps, progress, phase):
     for step in range(steps):
         progress.value = step
         phase.value = 0
-        loss = net(x).square().mean()
+        loss = net(x[:, 1:] if wrong.value else x).square().mean()
         phase.value = 1
         loss.backward()
         phase.value = 2
@@ -105,12 +106,12 @@ class Job:
     def __init__(self, ranks, folder, steps):
         self.folder, self.began = folder, time.monotonic()
         self.progress = [PROCESSES.Value("i", -1) for _ in range(ranks.count)]
-        self.phases = [PROCESSES.Value("i", 0) for _ in range(ranks.count)]
+        self.phases, self.wrong = ([PROCESSES.Value("i", 0) for _ in range(ranks.count)] for _ in range(2))
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         port = self.store.port
         self.ranks = [
-            PROCESSES.Process(target=_rank, args=(rank, ranks, port, folder, steps, self.progress[rank], self.phases[rank]))
-            for rank in range(ranks.count)
+            PROCESSES.Process(target=_rank, args=(rank, ranks, port, folder, steps, *of_rank))
+            for rank, of_rank in enumerate(zip(self.progress, self.phases, self.wrong))
         ]
         for each in self.ranks:
             each.start()
@@ -178,11 +179,17 @@ def death(ranks, folder, chance, how, step_seconds, expected):
     try:
         job.wait_for(rank, step)
         time.sleep(chance.uniform(0, step_seconds))
-        os.kill(job.ranks[rank].pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        if how == "raised":
+            job.wrong[rank].value = 1
+            job.ranks[rank].join(TIMEOUT + GRACE)
+        else:
+            os.kill(job.ranks[rank].pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         begin = time.monotonic()
         at, phase = job.progress[rank].value, PHASES[job.phases[rank].value]
         others = [other for other in range(ranks.count) if other != rank]
         faults = []
+        if how == "raised" and (job.ranks[rank].exitcode != 1 or "LinearError" not in job.said(rank)):
+            faults.append(f"the rank ended with {job.ranks[rank].exitcode} and said {job.said(rank)!r}")
         for other in others:
             job.ranks[other].join(max(0.0, begin + TIMEOUT + GRACE - time.monotonic()))
             code = job.ranks[other].exitcode
@@ -234,7 +241,7 @@ def main() -> int:
         for count in range(options.kills):
             folder = place / str(count)
             folder.mkdir()
-            found = death(ranks, folder, chance, ("killed", "stopped")[count % 2], step_seconds, expected)
+            found = death(ranks, folder, chance, WAYS[count % len(WAYS)], step_seconds, expected)
             said = "; ".join(sorted({kind(each) for each in found.messages}))
             row = f"{count + 1:>3} {found.rank:>4}  {found.how:<8}{found.step:>5}  {found.phase:<10}{found.seconds:>14.1f} s"
             print(f"{row}  {found.checkpoint:<11} {said}", flush=True)

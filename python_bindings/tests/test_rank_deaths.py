@@ -1,4 +1,5 @@
-"""Twenty times one of three ranks is killed or stopped in a step: the others end with an error in time (rank_deaths.py)."""
+"""Twenty times one of three ranks is killed, is stopped or raises an error in a step: the others end with an error in time
+(rank_deaths.py)."""
 
 import pathlib
 import subprocess
