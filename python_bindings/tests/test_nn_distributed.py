@@ -21,7 +21,6 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 import two_processes
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -242,21 +241,6 @@ def check_accumulation(rank):
             got = parameter.grad.full_tensor() if isinstance(parameter, DTensor) else parameter.grad
             # Each process has rounded the sum of its own two; one process rounds after each of the four.
             torch.testing.assert_close(got, grad / divisor, rtol=1e-5, atol=1e-6)
-
-
-def check_from_meta(rank):
-    """A model that is sharded on meta gets its parameters from a whole checkpoint, and gives a whole one."""
-    whole = model("rowwise").state_dict()
-    with torch.device("meta"):
-        net = model("rowwise")
-    sharded(net).to_empty(device=DEVICE)
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(net, dict(whole) if rank == 0 else {}, options=options)  # it writes into the dict
-    x = halves()[0]
-    assert torch.equal(net(x), model("rowwise")(x))
-    back = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    if rank == 0:
-        assert back.keys() == whole.keys() and all(torch.equal(back[name], whole[name].cpu()) for name in whole)
 
 
 def delayed_model():
@@ -573,7 +557,6 @@ CHECKS = [
     check_bfloat16,
     check_checkpointing,
     check_accumulation,
-    check_from_meta,
     check_delayed,
     check_delayed_on_one_rank,
     check_delayed_of_a_group,
