@@ -233,7 +233,7 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
       } else {
         sm90_produce<C>(p, block);
       }
-    } else if constexpr (C.along_k) {
+    } else if constexpr (C.along_k && !has_extents(C.scale_b)) {
       if (threadIdx.x >= kSm90Threads - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
     } else if constexpr (has_extents(C.scale_b)) {
       if (threadIdx.x / 32 == kProducer / 32 + 1) Sm90FactorLoader<C>(p, block, threadIdx.x % 32).run();
@@ -258,7 +258,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b));
-  static_assert(!C.along_k || (C.experts && !has_extents(C.scale_b)));
+  static_assert(!C.along_k || (C.experts && (!has_extents(C.scale_b) || C.scale_b.rows == 1)));
   static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= sm90_most_grouped_columns(C)));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));

@@ -4,8 +4,12 @@
 //
 // Every expert has as many tiles; their steps differ. A stage holds whole steps of K, so an expert's first and last
 // one may also hold columns of its neighbours, which are set to zero (gemm_sm90_along_k_walk.cuh).
+//
+// With scale_inv of groups each expert's columns are in slots of its own (expert_slots.cuh): every step is a whole
+// slot, and an expert without columns has one, of zeros.
 #pragma once
 
+#include "expert_slots.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "platform.cuh"
 
@@ -13,6 +17,12 @@ namespace ingot {
 
 // The column at which an expert's columns end: within the matrices, whatever device memory holds.
 INGOT_HOST_DEVICE constexpr u32 sm90_column_end(i32 end, u32 k) { return min_of(static_cast<u32>(max_of(end, 0)), k); }
+
+// The same in slots, counted as if there were none: k has the slots of all experts.
+INGOT_HOST_DEVICE constexpr u32 sm90_slots_end(i32 end, u32 k, u32 experts) {
+  const i64 most = ExpertSlots::most_rows(k / static_cast<u32>(ExpertSlots::kRows), experts);
+  return static_cast<u32>(min_of(i64{max_of(end, 0)}, max_of(most, i64{0})));
+}
 
 // An expert's columns, in steps of Step columns, which are 128 bytes. The first step begins at a multiple of 64 bytes:
 // the L2 delivers other rows at half the speed (docs/notes/gemm.md). An expert without columns has one step, of which
@@ -22,6 +32,13 @@ struct Sm90Stretch {
   u32 begin, end;
 
   INGOT_HOST_DEVICE constexpr Sm90Stretch(u32 before, u32 own_end) : begin(before), end(max_of(before, own_end)) {}
+
+  // In slots, whose experts end at `before` and `own_end` as if there were none.
+  INGOT_HOST_DEVICE static constexpr Sm90Stretch of_slots(u32 before, u32 own_end, u32 expert) {
+    static_assert(Step == ExpertSlots::kRows);
+    const u32 first = before / Step + expert;
+    return {first * Step, (first + max_of(ceil_div(max_of(before, own_end) - before, Step), 1U)) * Step};
+  }
 
   INGOT_HOST_DEVICE constexpr bool is_empty() const { return begin == end; }
   INGOT_HOST_DEVICE constexpr u32 column(u32 step) const { return begin / (Step / 2) * (Step / 2) + step * Step; }

@@ -44,7 +44,12 @@ struct Sm90AlongKWalk {
   INGOT_DEVICE u32 expert() const { return index / tiles_of_expert(); }
   INGOT_DEVICE Sm90Stretch<Step> stretch() const {
     const u32 own = block.stages + sm90_experts_offset(C) + 4 * expert();
-    return {expert() == 0 ? 0 : ptx::ld_shared4(own - 4), ptx::ld_shared4(own)};
+    const u32 before = expert() == 0 ? 0 : ptx::ld_shared4(own - 4);
+    if constexpr (has_extents(C.scale_b)) {
+      return Sm90Stretch<Step>::of_slots(before, ptx::ld_shared4(own), expert());
+    } else {
+      return {before, ptx::ld_shared4(own)};
+    }
   }
   // Its first row and column, of the expert's output.
   INGOT_DEVICE Sm90TileIndex first() const {

@@ -3,6 +3,7 @@
 // strides; or one thread of it loads those of a by the copy engine, a step's with one instruction.
 #pragma once
 
+#include "gemm/gemm_sm90_along_k_walk.cuh"
 #include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
@@ -87,11 +88,11 @@ struct Sm90FactorLoader {
     return {factors + (i64{step} * group_stride + i64{at} * stride), i64{kRows} * stride, end - min_of(at, end)};
   }
 
-  INGOT_DEVICE u32 end_m() const { return sm90_end_m<C>(p, expert); }
+  INGOT_DEVICE u32 end_m() const { return C.along_k ? p.m : sm90_end_m<C>(p, expert); }
   // b's scale_inv: in a grouped GEMM, the expert's.
   INGOT_DEVICE const float* factor_b() const {
-    if constexpr (C.experts) {
-      return p.factor_b + i64{expert.index * ceil_div(p.n, C.scale_b.rows)} * p.factor_b_stride;
+    if constexpr (C.experts && !C.along_k) {
+      return p.factor_b + i64{expert.index} * p.factor_b_expert_stride;
     } else {
       return p.factor_b;
     }
@@ -167,7 +168,13 @@ struct Sm90FactorLoader {
         return;
       }
     }
-    if constexpr (C.experts) {
+    if constexpr (C.along_k) {
+      INGOT_UNROLL_BY(1)
+      for (Sm90AlongKWalk<C, kSm90Depth> walk(p, block); walk.more(); walk.advance()) {
+        const Sm90Stretch<kSm90Depth> stretch = walk.stretch();
+        load(walk.first(), stretch.begin / kSm90Depth, stretch.end / kSm90Depth);
+      }
+    } else if constexpr (C.experts) {
       INGOT_UNROLL_BY(1)
       for (auto walk = sm90_walk<C>(p, block); walk.more(); walk.advance()) {
         expert = walk.find();

@@ -6,7 +6,7 @@
 //
 // Along K (gemm_sm90_along_k.cuh) it multiplies columns of many experts, as for the gradients of their weights:
 //   out[e][M, N] = scale_inv_a[e] * scale_inv_b[e] * sum over the k of expert e of a(m, k) b(n, k) + beta * c[e][M, N]
-// An expert without columns has sums of zero.
+// An expert without columns has sums of zero. With scale_inv of groups its columns are in slots (expert_slots.cuh).
 //
 // Schedule: gemm_sm90's. Each block first counts the tiles of all experts, which takes a microsecond of 512 of them,
 // and then takes tiles round-robin, those of one expert after those of another (gemm_sm90_experts.cuh). The mainloop is

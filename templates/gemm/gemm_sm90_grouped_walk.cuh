@@ -19,11 +19,11 @@
 namespace ingot {
 
 // Along K, gemm.m and gemm.n are the rows and columns of one expert's output, and maps and scale_inv are gemm_sm90's
-// (each expert has its own scale_inv, or all have one). Otherwise:
+// (each expert has its own scale_inv, or all have one; those of groups are those of all slots). Otherwise:
 //
 // gemm.m: the rows of A. gemm.n: the columns of one expert. b, tail_b: maps of all experts' rows. tail_a: boxes of
 // sm90_expert_box() rows. factor_b: one scale_inv for each expert; one for each row of b; or those of groups, in the
-// order of b's rows, where each expert begins with a block of its own.
+// order of b's rows, where each expert begins with a block of its own, factor_b_expert_stride from the one before.
 struct Sm90GroupedParams {
   Sm90GemmParams gemm;
   const i32* ends;  // [experts]: the row (column) of A at which each expert ends; with a capacity, how many rows it has
@@ -58,8 +58,12 @@ INGOT_DEVICE Sm90ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) 
       .row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts, .capacity = p.capacity};
   INGOT_UNROLL_BY(1)
   for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
-    table.row_ends[i] =
-        C.along_k ? sm90_column_end(p.ends[i], p.gemm.k) : sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
+    if constexpr (C.along_k && has_extents(C.scale_b)) {
+      table.row_ends[i] = sm90_slots_end(p.ends[i], p.gemm.k, p.experts);
+    } else {
+      table.row_ends[i] =
+          C.along_k ? sm90_column_end(p.ends[i], p.gemm.k) : sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
+    }
   }
   __syncthreads();
   if constexpr (!C.along_k) {

@@ -33,10 +33,12 @@ struct Sm90GemmParams {
   i64 out_stride;  // elements
   u32 m, n, k;
   u32 factor_a_stride, factor_b_stride;  // 0: one scale_inv for all; otherwise from one row's (or block's) to the next
-  // From one group's scale_inv to the next; of a grouped GEMM along K, from one expert's (first) to the next one's.
+  // From one group's scale_inv to the next; of a grouped GEMM along K without groups, from one expert's (first) to the
+  // next one's.
   u32 factor_a_group_stride, factor_b_group_stride;
-  u32 whole_vectors;       // do all rows of out start at multiples of 16 bytes?
-  u32 factor_a_by_engine;  // may the copy engine load a's scale_inv of groups? (sm90_by_engine())
+  u32 factor_b_expert_stride;  // of groups of a grouped GEMM: from the first of one expert's b to the next one's
+  u32 whole_vectors;           // do all rows of out start at multiples of 16 bytes?
+  u32 factor_a_by_engine;      // may the copy engine load a's scale_inv of groups? (sm90_by_engine())
   EpilogueParams epilogue;
   StreamKParams cut;
 };

@@ -38,8 +38,8 @@ BOOST_AUTO_TEST_CASE(lines_are_read_back) {
     BOOST_TEST(hashes.insert(hash_value(spec)).second, print(spec));
     BOOST_TEST(hash_value(spec) != hash_value(spec.gemm), print(spec));
   }
-  // Of rows; along K, without groups; and to f32 with c.
-  BOOST_TEST(hashes.size() == 4U * 3 * (4 * 2 + 2) + 4 + (4U * 3 * 4 * 2 + 4) + (4U * 4 * 2 + 2));
+  // Of rows; along K, without blocks; and to f32 with c.
+  BOOST_TEST(hashes.size() == 4U * 3 * (4 * 2 + 2) + 4 + (4U * 3 * (4 * 2 + 1) + 4) + (4U * (4 * 2 + 1) + 2));
 }
 
 BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
@@ -73,7 +73,8 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
          "tiling has a tile of 192 columns, but experts with scale_inv of groups take 64 or 128");
   expect(fp8 + " c=f32", "it has an epilogue, but grouped GEMMs have none");
   expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 along=k",
-         "scale is 1x128,128x128, but must be tensor or row for both: along K, scale_inv belong to all k of an expert");
+         "scale is 1x128,128x128, but must be tensor or row for both, or 1x128 for both: along K, blocks would have "
+         "columns of the gradient in common");
   expect(fp8 + " epilogue=max(x,0) along=k",
          "its epilogue does more than add c, but grouped GEMMs along K have no other");
   expect(fp8 + " also=amax along=k", "its epilogue does more than add c, but grouped GEMMs along K have no other");

@@ -40,7 +40,7 @@ ROOMS = {
 # The files that stay at a layer's root, without their extensions.
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "shared", "cluster", "vec8"]
-    + ["vec8_tiles"],
+    + ["vec8_tiles", "expert_slots"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "source_files", "matmul", "recording"],
     "src/runtime": [],
     "src/nn": [],

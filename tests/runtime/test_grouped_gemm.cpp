@@ -41,6 +41,8 @@ const std::vector<GroupedCase> kShapes{
     {.ends = {9, 9, 20}, .m = 21, .n = 130, .k = 400, .by_group = true},
     {.ends = {2, 0, 9, 5}, .m = 36, .n = 17, .k = 130, .out_padding = 1, .capacity = 9},
     {.ends = {0, 4}, .m = 8, .n = 130, .k = 144, .by_group = true, .capacity = 4},
+    {.ends = {9, 9, 20}, .m = 21, .n = 130, .k = 400, .of_each = true},
+    {.ends = {3, 5}, .m = 5, .n = 100, .k = 100, .by_group = true, .of_each = true},
     {.ends = {7}, .m = 7, .n = 5, .k = 1},
     {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
     {.ends = {2, 3}, .m = 3, .n = 4, .k = 0}};
@@ -116,7 +118,9 @@ const std::vector<std::string> kLinesAlongK{"e4m3fn*e4m3fn->bf16 nt scale=row,ro
                                             "bf16*bf16->bf16 nt along=k",
                                             "f16*f16->f32 nt along=k",
                                             "bf16*bf16->f32 nt c=f32 along=k",
-                                            "e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 along=k"};
+                                            "e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 along=k",
+                                            "e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 along=k",
+                                            "e5m2*e4m3fn->f32 nt scale=1x128,1x128 c=f32 along=k"};
 
 // As kShapes, but for columns; and NaN in an expert's columns.
 const std::vector<AlongKCase> kShapesAlongK{
@@ -374,6 +378,42 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_along_k_are_told) {
       "grouped_gemm c: is bf16[9, 6] on cpu; it must not be given (a default Tensor instead): the spec adds no c");
   BOOST_TEST(message_along_k([](auto&) {}, {2, 2, 32}, "bf16*bf16->f32 nt c=f32 along=k") ==
              "grouped_gemm a: is e4m3fn[9, 32] on cpu; the spec asks for bf16");
+}
+
+// Of 300 rows by three experts: six slots, of which the operands have 768 columns.
+BOOST_AUTO_TEST_CASE(wrong_slots_are_told) {
+  const std::string line = "e4m3fn*e4m3fn->f32 nt scale=1x128,1x128 along=k";
+  const auto of_slots = [&](test::FunctionRef<void(GroupedGemmTensors&)> change,
+                            const std::vector<std::int32_t>& ends = {2, 2, 300}) {
+    return message_along_k(
+        [&](GroupedGemmTensors& t) {
+          t.a = matrix(at(0), Dtype::e4m3fn, 2, 768, kCpu);
+          t.b = matrix(at(2048), Dtype::e4m3fn, 1, 768, kCpu);
+          t.scale_inv_a = matrix(at(4096), Dtype::f32, 6, 2, kCpu);
+          t.scale_inv_b = vector(at(5120), Dtype::f32, 6, kCpu);
+          t.out = matrix(at(6144), Dtype::f32, kExperts * 2, 1, kCpu);
+          t.c = {};
+          change(t);
+        },
+        ends, line);
+  };
+  BOOST_TEST(expert_slots(300, 3) == 6);
+  BOOST_TEST(of_slots([](auto&) {}) == "nothing was thrown");
+  BOOST_TEST(of_slots([](auto&) {}, {2, 2, 383}) == "nothing was thrown");
+  BOOST_TEST(of_slots([](auto&) {}, {2, 2, 384}) ==
+             "grouped_gemm ends: say that expert 2 ends at row 384, but a, in slots, has 383 rows");
+  BOOST_TEST(
+      of_slots([](auto& t) { t.a.cols = t.b.cols = 600; }) ==
+      "grouped_gemm a: is e4m3fn[2, 600] on cpu, row stride 768; its columns must be slots of 128, as a cast of 3 "
+      "experts' rows writes them, 4 at least");
+  BOOST_TEST(
+      of_slots([](auto& t) { t.a.cols = t.b.cols = 384; }) ==
+      "grouped_gemm a: is e4m3fn[2, 384] on cpu, row stride 768; its columns must be slots of 128, as a cast of 3 "
+      "experts' rows writes them, 4 at least");
+  BOOST_TEST(
+      of_slots([](auto& t) { t.scale_inv_a.rows = 4; }) ==
+      "grouped_gemm scale_inv_a: is f32[4, 2] on cpu; it must be [1, 12]: one for each group of 128 along K, row "
+      "by row, or [6, 2]: one row for each slot");
 }
 
 // Where the host does not see them, values are not checked.

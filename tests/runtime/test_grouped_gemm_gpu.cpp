@@ -189,7 +189,9 @@ std::vector<GroupedGemmSpec> every_kind_along_k() {
           spec_of("e4m3fn*e4m3fn->f32 nt scale=row,tensor c=f32 along=k"),
           spec_of("bf16*bf16->bf16 nt along=k"),
           spec_of("f16*f16->f32 nt along=k"),
-          spec_of("bf16*bf16->f32 nt c=f32 along=k")};
+          spec_of("bf16*bf16->f32 nt c=f32 along=k"),
+          spec_of("e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 along=k"),
+          spec_of("e5m2*e4m3fn->f32 nt scale=1x128,1x128 c=f32 along=k")};
 }
 
 // Experts without columns first, last and between; one column each; one hot expert; NaN in an expert's columns; ends at
@@ -237,7 +239,9 @@ BOOST_AUTO_TEST_CASE(along_k_of_each_kind) {
       in_tiles(every_kind_along_k()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
       in_tiles(every_kind_along_k()[1], {.m = 128, .n = 128, .cluster_n = 2, .stages = 4}),
       in_tiles(every_kind_along_k()[3], {.m = 128, .n = 128, .stages = 6, .pingpong = true}),
-      in_tiles(every_kind_along_k()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true})};
+      in_tiles(every_kind_along_k()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true}),
+      in_tiles(every_kind_along_k()[8], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6}),
+      in_tiles(every_kind_along_k()[9], {.m = 64, .n = 128, .stages = 8, .pingpong = true})};
   compile(kinds);
   for (const GroupedGemmSpec& kind : kinds) {
     expect_right_along_k({.spec = kind,
@@ -253,20 +257,22 @@ BOOST_AUTO_TEST_CASE(along_k_of_each_kind) {
 
 BOOST_AUTO_TEST_CASE(wrong_ends_along_k_do_no_harm) {
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-  const GroupedGemmSpec spec =
-      in_tiles(every_kind_along_k()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true});
-  const AlongKData data({.spec = spec, .ends = {40, 90, 130, 200}, .m = 136, .n = 72, .k = 208}, along_k_maker);
-  PlacedAlongK placed(data, cuda, stream);
-  for (const Ends& ends :
-       {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}}) {
-    placed.reset(stream);
-    placed.set_ends(ends, stream);
+  for (const std::size_t kind : {0U, 8U}) {
+    const GroupedGemmSpec of = every_kind_along_k()[kind];
+    const GroupedGemmSpec spec = in_tiles(of, grouped_tilings(of).front());
+    const AlongKData data({.spec = spec, .ends = {40, 90, 130, 200}, .m = 136, .n = 72, .k = 208}, along_k_maker);
+    PlacedAlongK placed(data, cuda, stream);
+    for (const Ends& ends :
+         {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}}) {
+      placed.reset(stream);
+      placed.set_ends(ends, stream);
+      placed.enqueue(stream);
+      BOOST_TEST(placed.out(stream).damage() == "");
+    }
+    placed.set_ends(data.of().ends, stream);
     placed.enqueue(stream);
-    BOOST_TEST(placed.out(stream).damage() == "");
+    BOOST_TEST(data.fault_of(placed.out(stream)) == "");
   }
-  placed.set_ends(data.of().ends, stream);
-  placed.enqueue(stream);
-  BOOST_TEST(data.fault_of(placed.out(stream)) == "");
 }
 
 // Ends that decrease or leave the matrix: which rows an expert has is unspecified, but the bytes around the output stay
@@ -319,8 +325,10 @@ BOOST_AUTO_TEST_CASE(every_kind_with_every_shape) {
       c.spec = kind;
       expect_right_both(c);
       if (!has_group_scale_inv(kind.gemm)) continue;
-      c.by_group = true;
       c.exact = true;
+      c.by_group = true;
+      expect_right(c);
+      c.of_each = true;
       expect_right(c);
     }
   }
@@ -339,7 +347,8 @@ BOOST_AUTO_TEST_CASE(every_kind_with_every_shape_along_k) {
         c.spec = kind;
         c.exact = exact;
         const std::int64_t unit = 16 / size_of(kind.gemm.a);
-        c.in_padding = (unit - c.k % unit) % unit;  // rows at multiples of 16 bytes
+        // Rows at multiples of 16 bytes; those of slots are without.
+        c.in_padding = has_group_scale_inv(kind.gemm) ? 16 : (unit - c.k % unit) % unit;
         expect_right_along_k(c);
       }
     }
@@ -371,7 +380,7 @@ BOOST_AUTO_TEST_CASE(every_tiling) {
 
 // The same along K, where experts have from no step to more than a round of the ring.
 BOOST_AUTO_TEST_CASE(every_tiling_along_k) {
-  for (const std::size_t kind : {0U, 1U, 3U, 5U}) {
+  for (const std::size_t kind : {0U, 1U, 3U, 5U, 8U}) {
     std::vector<GroupedGemmSpec> specs;
     for (const GemmTiling& tiling : grouped_tilings(every_kind_along_k()[kind])) {
       specs.push_back(in_tiles(every_kind_along_k()[kind], tiling));

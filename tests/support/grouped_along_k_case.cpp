@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "expert_slots.cuh"
 #include "ingot/codegen/kernel_spec.h"
 #include "support/random.h"
 #include "support/reference.h"
@@ -23,13 +24,22 @@ std::string describe(const AlongKCase& c) {
 
 namespace {
 
+bool in_slots(const AlongKCase& c) { return has_group_scale_inv(c.spec.gemm); }
+std::int64_t experts_of(const AlongKCase& c) { return static_cast<std::int64_t>(c.ends.size()); }
+std::int64_t operand_columns(const AlongKCase& c) {
+  return in_slots(c) ? ExpertSlots::kRows * ExpertSlots::count(c.k, experts_of(c)) : c.k;
+}
+
 struct Columns {
   std::int64_t begin, end;
 };
+// Of the operands.
 Columns columns_of(const AlongKCase& c, std::size_t expert) {
-  return {expert == 0 ? 0 : c.ends[expert - 1], c.ends[expert]};
+  const Columns own{expert == 0 ? 0 : c.ends[expert - 1], c.ends[expert]};
+  if (!in_slots(c)) return own;
+  const std::int64_t first = ExpertSlots::first(own.begin, static_cast<std::int64_t>(expert)) * ExpertSlots::kRows;
+  return {first, first + own.end - own.begin};
 }
-std::int64_t experts_of(const AlongKCase& c) { return static_cast<std::int64_t>(c.ends.size()); }
 bool is_empty(const AlongKCase& c, std::int64_t expert) {
   const Columns columns = columns_of(c, static_cast<std::size_t>(expert));
   return columns.begin == columns.end;
@@ -46,29 +56,90 @@ void set_nans(GuardedMatrix& matrix, const Columns& columns) {
   }
 }
 
-void add_up(const AlongKCase& c, AlongKOperands& operands, ThreadPool& pool) {
-  const std::vector<double> a = values_of(operands.a);
-  const std::vector<double> b = values_of(operands.b);
+AlongKSums added_up(const AlongKCase& c, const std::vector<double>& a, const std::vector<double>& b, ThreadPool& pool) {
   const std::int64_t rows = experts_of(c) * c.m;
-  operands.sums.resize(static_cast<std::size_t>(rows * c.n));
-  operands.magnitudes.resize(operands.sums.size());
+  const std::int64_t all = operand_columns(c);
+  AlongKSums made;
+  made.sums.resize(static_cast<std::size_t>(rows * c.n));
+  made.magnitudes.resize(made.sums.size());
   pool.parallel_for(rows, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const Columns columns = columns_of(c, static_cast<std::size_t>(row / c.m));
-      const double* const x = a.data() + row % c.m * c.k;
+      const double* const x = a.data() + row % c.m * all;
       for (std::int64_t n = 0; n < c.n; ++n) {
-        const double* const y = b.data() + n * c.k;
+        const double* const y = b.data() + n * all;
         double sum = 0;
         double magnitude = 0;
         for (std::int64_t k = columns.begin; k < columns.end; ++k) {
           sum += x[k] * y[k];
           magnitude += std::fabs(x[k] * y[k]);
         }
-        operands.sums[static_cast<std::size_t>(row * c.n + n)] = sum;
-        operands.magnitudes[static_cast<std::size_t>(row * c.n + n)] = magnitude;
+        made.sums[static_cast<std::size_t>(row * c.n + n)] = sum;
+        made.magnitudes[static_cast<std::size_t>(row * c.n + n)] = magnitude;
       }
     }
   });
+  return made;
+}
+
+float scale_inv_value(const AlongKCase& c, std::uint64_t seed, std::uint64_t at) {
+  if (c.exact) return random_bits(seed, at) % 2 == 0 ? 0.5F : 2.0F;
+  return static_cast<float>(0.25 + random_unit(seed, at));
+}
+
+// NaN where no expert has a slot; zeros in slots beyond their expert's columns.
+void clear_between_experts(const AlongKCase& c, GuardedMatrix& operand) {
+  std::int64_t from = 0;
+  for (std::size_t e = 0; e < c.ends.size(); ++e) {
+    const Columns own = columns_of(c, e);
+    const std::int64_t first = own.begin;
+    const std::int64_t end = first + ExpertSlots::of_rows(own.end - own.begin) * ExpertSlots::kRows;
+    set_nans(operand, {from, first});
+    for (std::int64_t r = 0; r < operand.rows(); ++r) {
+      for (std::int64_t k = own.end; k < end; ++k) operand.set_bits(r, k, 0);
+    }
+    from = end;
+  }
+  set_nans(operand, {from, operand.cols()});
+}
+
+// Of slots, by group or row by row; NaN where no expert has one.
+GuardedMatrix scale_inv_of_slots(const AlongKCase& c, std::int64_t rows, std::uint64_t seed) {
+  const std::int64_t slots = operand_columns(c) / ExpertSlots::kRows;
+  GuardedMatrix made = c.one_scale_inv ? GuardedMatrix(Dtype::f32, 1, rows * slots)
+                                       : GuardedMatrix(Dtype::f32, slots, rows, c.in_padding);
+  std::vector<bool> used(static_cast<std::size_t>(slots));
+  for (std::size_t e = 0; e < c.ends.size(); ++e) {
+    const Columns own = columns_of(c, e);
+    const auto first = static_cast<std::size_t>(own.begin / ExpertSlots::kRows);
+    const auto count = static_cast<std::size_t>(ExpertSlots::of_rows(own.end - own.begin));
+    for (std::size_t slot = first; slot < first + count; ++slot) used[slot] = true;
+  }
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const bool is_used = used[static_cast<std::size_t>(slot)];
+      const float value = is_used ? scale_inv_value(c, seed, static_cast<std::uint64_t>(r * slots + slot))
+                                  : std::numeric_limits<float>::quiet_NaN();
+      const std::uint32_t bits = encode_input(Dtype::f32, value);
+      made.rows() == slots && !c.one_scale_inv ? made.set_bits(slot, r, bits)
+                                               : made.set_bits(0, r * slots + slot, bits);
+    }
+  }
+  return made;
+}
+
+// The values of an operand in slots.
+std::vector<double> scaled_values(const AlongKCase& c, const GuardedMatrix& operand, const GuardedMatrix& scale_inv) {
+  std::vector<double> values = values_of(operand);
+  const std::int64_t slots = operand.cols() / ExpertSlots::kRows;
+  for (std::int64_t r = 0; r < operand.rows(); ++r) {
+    for (std::int64_t k = 0; k < operand.cols(); ++k) {
+      const std::int64_t slot = k / ExpertSlots::kRows;
+      values[static_cast<std::size_t>(r * operand.cols() + k)] *=
+          c.one_scale_inv ? scale_inv.value(0, r * slots + slot) : scale_inv.value(slot, r);
+    }
+  }
+  return values;
 }
 
 // Of each expert, one or one for each of its rows; or those for all.
@@ -78,8 +149,7 @@ GuardedMatrix scale_inv_of(const AlongKCase& c, ScaleGranularity scale, std::int
   GuardedMatrix made(Dtype::f32, 1, (one ? 1 : experts_of(c)) * of_expert);
   for (std::int64_t i = 0; i < made.cols(); ++i) {
     const auto at = static_cast<std::uint64_t>(i);
-    const float value =
-        c.exact ? (random_bits(seed, at) % 2 == 0 ? 0.5F : 2.0F) : static_cast<float>(0.25 + random_unit(seed, at));
+    const float value = scale_inv_value(c, seed, at);
     const bool unused = !one && is_empty(c, i / of_expert);
     set_f32(made, i, unused ? std::numeric_limits<float>::quiet_NaN() : value);
   }
@@ -89,22 +159,23 @@ GuardedMatrix scale_inv_of(const AlongKCase& c, ScaleGranularity scale, std::int
 }  // namespace
 
 std::shared_ptr<const AlongKOperands> AlongKMaker::operands(const AlongKCase& c) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
-                                c.exact, c.in_padding, c.of_nans ? static_cast<std::int64_t>(*c.of_nans) : -1);
+  std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {}", in_slots(c), name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
+                  c.exact, c.in_padding, c.of_nans ? static_cast<std::int64_t>(*c.of_nans) : -1);
   for (const std::int32_t end : c.ends) key += fmt::format(" {}", end);
   auto& kept = kept_[key];
   if (kept == nullptr) {
-    auto made =
-        std::make_shared<AlongKOperands>(AlongKOperands{.a = GuardedMatrix(c.spec.gemm.a, c.m, c.k, c.in_padding),
-                                                        .b = GuardedMatrix(c.spec.gemm.b, c.n, c.k, c.in_padding)});
+    auto made = std::make_shared<AlongKOperands>(
+        AlongKOperands{.a = GuardedMatrix(c.spec.gemm.a, c.m, operand_columns(c), c.in_padding),
+                       .b = GuardedMatrix(c.spec.gemm.b, c.n, operand_columns(c), c.in_padding)});
     const Input input = c.exact ? Input::integers : Input::normal;
     fill(made->a, input, 1, pool_);
     fill(made->b, input, 2, pool_);
     for (GuardedMatrix* const operand : {&made->a, &made->b}) {
-      set_nans(*operand, {c.ends.back(), c.k});
+      in_slots(c) ? clear_between_experts(c, *operand) : set_nans(*operand, {c.ends.back(), c.k});
       if (c.of_nans) set_nans(*operand, columns_of(c, *c.of_nans));
     }
-    add_up(c, *made, pool_);
+    if (!in_slots(c)) made->sums = added_up(c, values_of(made->a), values_of(made->b), pool_);
     kept = std::move(made);
   }
   return kept;
@@ -112,7 +183,11 @@ std::shared_ptr<const AlongKOperands> AlongKMaker::operands(const AlongKCase& c)
 
 AlongKData::AlongKData(const AlongKCase& c, AlongKMaker& maker) : case_(c), operands_(maker.operands(c)) {
   const GemmSpec& gemm = c.spec.gemm;
-  if (is_fp8(gemm.a)) {
+  if (in_slots(c)) {
+    scale_inv_a_ = scale_inv_of_slots(c, c.m, 3);
+    scale_inv_b_ = scale_inv_of_slots(c, c.n, 4);
+    of_slots_ = added_up(c, scaled_values(c, a(), scale_inv_a_), scaled_values(c, b(), scale_inv_b_), maker.pool());
+  } else if (is_fp8(gemm.a)) {
     scale_inv_a_ = scale_inv_of(c, gemm.scale_a, c.m, 3);
     scale_inv_b_ = scale_inv_of(c, gemm.scale_b, c.n, 4);
   }
@@ -136,14 +211,15 @@ std::string AlongKData::fault_at(const GuardedMatrix& out, std::int64_t row, std
     return all.value(0, case_.one_scale_inv ? of_row % all.cols() : of_row);
   };
   double factor = 1;
-  if (is_fp8(gemm.a) && !is_empty(case_, expert)) {
+  const AlongKSums& all = in_slots(case_) ? of_slots_ : operands_->sums;
+  if (is_fp8(gemm.a) && !in_slots(case_) && !is_empty(case_, expert)) {
     factor = scale_inv(scale_inv_a_, gemm.scale_a, row) * scale_inv(scale_inv_b_, gemm.scale_b, expert * case_.n + n);
   }
   const double added = gemm.epilogue.c && case_.beta != 0 ? case_.beta * c_.value(row, n) : 0;
-  const double value = operands_->sums[at] * factor + added;
+  const double value = all.sums[at] * factor + added;
   // The tensor cores keep fewer bits of a sum of FP8 products than f32 has.
-  const double magnitude = operands_->magnitudes[at] * factor + std::fabs(added);
-  const double tensor_cores = is_fp8(gemm.a) ? 0x1p-10 * operands_->magnitudes[at] * factor : 0.0;
+  const double magnitude = all.magnitudes[at] * factor + std::fabs(added);
+  const double tensor_cores = is_fp8(gemm.a) ? 0x1p-10 * all.magnitudes[at] * factor : 0.0;
   const double rounded = decode_reference(gemm.out, encode_input(gemm.out, static_cast<float>(value)));
   const double given = out.value(row, n);
   if (std::isnan(value) && std::isnan(given)) return {};

@@ -1,6 +1,7 @@
 // Grouped GEMMs along K for tests: operands whose columns are those of experts, float64 results, and the placement in a
 // backend's memory with guard bytes around the output and poison in it. Columns that no expert has hold NaN, and so do
-// the scale_inv of experts without columns.
+// the scale_inv of experts without columns. With scale_inv of groups the columns are in slots: those that are nobody's,
+// and their scale_inv, hold NaN, and what a slot holds beyond its expert's columns are zeros.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ namespace ingot::test {
 struct AlongKCase {
   GroupedGemmSpec spec{};
   Ends ends{};
-  std::int64_t m = 0, n = 0, k = 0;  // k: at least the last end
+  std::int64_t m = 0, n = 0, k = 0;  // k: at least the last end; of slots, the rows that they have room for
   bool exact = false;                // small integers and powers of two: only one result is right
-  bool one_scale_inv = false;        // scale_inv are those of all experts together, not of each
+  bool one_scale_inv = false;        // scale_inv are those of all experts together, not of each; of slots, in a row
   bool in_place = true;              // c is the output
   float beta = 1.0F;
   std::int64_t in_padding = 0;           // elements after each row of a and b
@@ -35,16 +36,22 @@ struct AlongKCase {
 
 std::string describe(const AlongKCase& c);
 
-// The operands of a case; and for each element of the output the sum, and the sum of the absolute products.
+// For each element of an output the sum, and the sum of the absolute products.
+struct AlongKSums {
+  std::vector<double> sums{}, magnitudes{};
+};
+
+// The operands of a case and, but for slots, what they sum up to before scale_inv.
 struct AlongKOperands {
   GuardedMatrix a, b;
-  std::vector<double> sums{}, magnitudes{};
+  AlongKSums sums{};
 };
 
 // Keeps the operands: many specs differ only in scale_inv, tiling or output.
 class AlongKMaker {
  public:
   std::shared_ptr<const AlongKOperands> operands(const AlongKCase& c);
+  ThreadPool& pool() { return pool_; }
 
  private:
   ThreadPool pool_{0};
@@ -72,6 +79,7 @@ class AlongKData {
   AlongKCase case_;
   std::shared_ptr<const AlongKOperands> operands_;
   GuardedMatrix scale_inv_a_, scale_inv_b_, c_;
+  AlongKSums of_slots_{};  // with scale_inv
 };
 
 // The data in a backend's memory.

@@ -61,7 +61,7 @@ std::string describe(const GroupedCase& c) {
   std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
   for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
   if (c.capacity) text += fmt::format(", with room for {} each", *c.capacity);
-  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
+  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "") + (c.of_each ? ", of each expert" : "");
 }
 
 namespace {
@@ -173,6 +173,24 @@ std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase&
   return kept;
 }
 
+namespace {
+
+// From one expert's blocks after another's, row by row, to a row for each group of each expert, with padding.
+GuardedMatrix by_group_of_each(const GuardedMatrix& scale_inv, std::int64_t experts, std::int64_t groups) {
+  const std::int64_t blocks = scale_inv.cols() / std::max<std::int64_t>(experts * groups, 1);
+  GuardedMatrix made(Dtype::f32, experts * groups, blocks, 3);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      for (std::int64_t group = 0; group < groups; ++group) {
+        made.set_bits(e * groups + group, block, scale_inv.bits(0, (e * blocks + block) * groups + group));
+      }
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
 GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), operands_(maker.operands(c)) {
   const GemmSpec& gemm = c.spec.gemm;
   if (!is_fp8(gemm.a)) return;
@@ -181,7 +199,9 @@ GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), 
       return c.by_group ? by_group(scale_inv, scale, rows * scale.rows, c.k) : scale_inv;
     };
     scale_inv_a_ = placed(operands_->scale_inv_a, gemm.scale_a, c.m);
-    scale_inv_b_ = placed(operands_->scale_inv_b, gemm.scale_b, scale_rows_b(c));
+    scale_inv_b_ =
+        c.of_each ? by_group_of_each(operands_->scale_inv_b, static_cast<std::int64_t>(c.ends.size()), groups_of(c))
+                  : placed(operands_->scale_inv_b, gemm.scale_b, scale_rows_b(c));
     return;
   }
   const auto experts = static_cast<std::int64_t>(c.ends.size());

@@ -38,6 +38,7 @@ struct GroupedCase {
   std::int64_t m = 0, n = 0, k = 0;        // m: at least the last end
   bool exact = false;                      // small integers and powers of two: only one result is right
   bool by_group = false;                   // scale_inv of groups as matrices with a row for each group of K
+  bool of_each = false;                    // those of b, likewise, of one expert after another
   std::int64_t in_padding = 0;             // elements after each row of a and b
   std::int64_t out_padding = 0;            // and of out
   std::optional<std::int64_t> capacity{};  // ExpertEnds::capacity; m: as many for each expert

@@ -80,6 +80,62 @@ BOOST_AUTO_TEST_CASE(steps_hold_every_column_once) {
   }
 }
 
+namespace {
+
+// The slots of each expert's steps as the kernel makes them: how often each counts.
+std::vector<u32> slots_of_steps(const std::vector<i32>& ends, u32 slots) {
+  constexpr u32 kStep = kSm90Depth;
+  const auto experts = static_cast<u32>(ends.size());
+  std::vector<u32> counted(slots);
+  u32 before = 0;
+  for (u32 e = 0; e < experts; ++e) {
+    const u32 end = sm90_slots_end(ends[e], slots * kStep, experts);
+    const auto stretch = Sm90Stretch<kStep>::of_slots(before, end, e);
+    BOOST_TEST(!stretch.is_empty());
+    BOOST_TEST(stretch.column(0) == stretch.begin);
+    for (u32 step = 0; step < stretch.steps(); ++step) {
+      BOOST_TEST(stretch.is_whole(step));
+      ++counted.at(stretch.column(step) / kStep);
+    }
+    before = end;
+  }
+  return counted;
+}
+
+}  // namespace
+
+// Every expert has its own slots, at least one, and as many as it has blocks of 128 rows.
+BOOST_AUTO_TEST_CASE(slots_are_of_one_expert) {
+  const auto expect = [](const std::vector<i32>& ends, u32 rows) {
+    const auto experts = static_cast<u32>(ends.size());
+    const auto slots = static_cast<u32>(ExpertSlots::count(rows, experts));
+    BOOST_TEST(ExpertSlots::most_rows(slots, experts) >= i64{rows});
+    const std::vector<u32> counted = slots_of_steps(ends, slots);
+    u32 expected = 0;
+    for (u32 e = 0; e < experts; ++e) {
+      const i64 begin = e == 0 ? 0 : ends[e - 1];
+      const i64 first = ExpertSlots::first(begin, e);
+      const i64 own = ExpertSlots::of_rows(ends[e] - begin);
+      expected += static_cast<u32>(own);
+      for (i64 slot = first; slot < first + own; ++slot) BOOST_TEST(counted.at(static_cast<std::size_t>(slot)) == 1U);
+    }
+    u32 all = 0;
+    for (const u32 each : counted) all += each;
+    BOOST_TEST(all == expected);
+  };
+  expect({1}, 1);
+  expect({0}, 5);
+  expect({0, 0, 0}, 0);
+  expect({128, 256, 384}, 384);
+  expect({63, 64, 65, 127, 128, 129, 255, 256, 257}, 300);
+  expect({0, 0, 129, 129, 300}, 300);
+  for (const std::size_t experts : {1U, 2U, 100U, 512U}) {
+    std::vector<i32> ends = random_ends(experts, experts, 3000);
+    std::ranges::sort(ends);
+    expect(ends, 3000);
+  }
+}
+
 // Whatever device memory holds, steps stay within the matrices and their number is bounded.
 BOOST_AUTO_TEST_CASE(wrong_ends_stay_within_the_matrices) {
   constexpr u32 kColumns = 300;
@@ -88,6 +144,7 @@ BOOST_AUTO_TEST_CASE(wrong_ends_stay_within_the_matrices) {
   for (const std::vector<i32>& ends : all) {
     columns_of_steps<kSm90Depth>(ends, kColumns);  // .at() refuses a column outside
     columns_of_steps<kSm90Step16>(ends, kColumns);
+    slots_of_steps(ends, static_cast<u32>(ExpertSlots::count(kColumns, static_cast<i64>(ends.size()))));
   }
   static_assert(Sm90Stretch<128>(200, 100).is_empty() && Sm90Stretch<128>(200, 100).steps() == 1);
 }

@@ -66,7 +66,8 @@ std::int64_t padded_rows(const MatmulSize& size, std::int64_t experts, const Gem
 // What the GEMMs of all experts are to the cost model: one that has the same tiles and, on average, as many steps.
 MatmulSize padded_size(const GroupedGemmSpec& spec, const MatmulSize& size, std::int64_t experts, const GemmTiling& t) {
   if (!spec.along_k) return {.m = padded_rows(size, experts, t), .n = size.n, .k = size.k};
-  constexpr std::int64_t kBegin = 64;  // elements; an expert's first step begins at a multiple, if rows do
+  // Elements: an expert's first step begins at a multiple, if rows do. With groups it has whole slots.
+  const std::int64_t kBegin = has_group_scale_inv(spec.gemm) ? 128 : 64;
   const std::int64_t tile = std::int64_t{t.m} * t.cluster_m;
   const std::int64_t columns = std::max<std::int64_t>(size.k / experts, 1);
   return {.m = experts * divided_up(size.m, tile) * tile,
@@ -76,11 +77,10 @@ MatmulSize padded_size(const GroupedGemmSpec& spec, const MatmulSize& size, std:
 
 void validate_along_k(const GroupedGemmSpec& spec) {
   const GemmSpec& gemm = spec.gemm;
-  if (has_group_scale_inv(gemm)) {
-    refuse(spec,
-           fmt::format("scale is {},{}, but must be tensor or row for both: along K, scale_inv belong to all k of "
-                       "an expert",
-                       print(gemm.scale_a), print(gemm.scale_b)));
+  if (has_group_scale_inv(gemm) && gemm.scale_b != kRowGroups) {
+    refuse(spec, fmt::format("scale is {},{}, but must be tensor or row for both, or 1x128 for both: along K, blocks "
+                             "would have columns of the gradient in common",
+                             print(gemm.scale_a), print(gemm.scale_b)));
   }
   if (gemm.epilogue != GemmEpilogue{.c = gemm.epilogue.c}) {
     refuse(spec, "its epilogue does more than add c, but grouped GEMMs along K have no other");
@@ -160,7 +160,7 @@ void list_valid(std::vector<GroupedGemmSpec>& specs) {
     const bool rows_along_k = gemm.layout_a == Layout::k_major && gemm.layout_b == Layout::k_major;
     if (gemm.bias || !rows_along_k || !sm90_multiplies(gemm)) continue;
     specs.push_back({gemm});
-    if (has_group_scale_inv(gemm)) continue;
+    if (has_group_scale_inv(gemm) && gemm.scale_b != kRowGroups) continue;
     specs.push_back({.gemm = gemm, .along_k = true});
     if (gemm.out != Dtype::f32) continue;
     specs.push_back({.gemm = gemm, .along_k = true});

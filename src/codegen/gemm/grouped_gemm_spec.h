@@ -9,13 +9,11 @@
 
 #include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/types/experts.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/pass.h"
 
 namespace ingot {
-
-// The most experts of one GEMM: a block keeps where they end in its shared memory.
-inline constexpr int kMostExperts = 512;
 
 // out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Which rows
 // each expert has is read on the device; rows that no expert has are not written.
@@ -23,8 +21,8 @@ inline constexpr int kMostExperts = 512;
 // along_k: out[e][M, N] = scale_inv_a[e] * scale_inv_b[e] * sum over the k of expert e of a(m, k) * b(n, k), the
 // gradient of an expert's weight if a is the transpose of grad_output, [out_features, tokens], and b that of the input.
 // Which k each expert has is read on the device; the sum of an expert that has none is 0. scale_inv are tensorwise or
-// rowwise. The epilogue may add c to an f32 output, as GemmEpilogue has it: gradients are accumulated if c is the
-// output itself.
+// rowwise, or those of 1x128 groups of both, whose codes are in slots (templates/expert_slots.cuh). The epilogue may
+// add c to an f32 output, as GemmEpilogue has it: gradients are accumulated if c is the output itself.
 //
 // gemm: two FP8 operands of e4m3fn or e5m2 with scale_inv of any kind, or two of bf16 or of f16; k_major; an output of
 // high precision; without a bias and, but for c, an epilogue. On a GPU it runs on kernel sm90, whether the spec names

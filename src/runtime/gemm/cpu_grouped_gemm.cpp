@@ -4,15 +4,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/check_experts.h"
 #include "ingot/runtime/core/check_scales.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/util/error.h"
+
+#include "expert_slots.cuh"
 
 namespace ingot {
 namespace {
@@ -21,57 +25,6 @@ const char* name_of(const ExpertEnds& ends) { return ends.capacity ? "grouped_ge
 
 [[noreturn]] void refuse_ends(const ExpertEnds& ends, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, name_of(ends), message);
-}
-
-// The memory of the ends, as a tensor.
-Tensor bytes_of(const ExpertEnds& ends) {
-  return vector(const_cast<std::int32_t*>(ends.data), Dtype::u8,
-                ends.experts * static_cast<std::int64_t>(sizeof(*ends.data)), ends.device);
-}
-
-// On the CPU the host reads the values, and so can check them.
-void check_counts(const ExpertEnds& ends) {
-  for (std::int64_t e = 0; e < ends.experts; ++e) {
-    const std::int32_t count = ends.data[e];
-    if (count >= 0 && count <= *ends.capacity) continue;
-    refuse_ends(ends,
-                fmt::format("say that expert {} has {} rows, but it has room for 0 to {}", e, count, *ends.capacity));
-  }
-}
-
-// lines: how many rows or columns a has. line: "row" or "column", for messages.
-void check_values(const ExpertEnds& ends, std::int64_t lines, const char* line) {
-  if (ends.capacity) return check_counts(ends);
-  std::int32_t before = 0;
-  for (std::int64_t e = 0; e < ends.experts; ++e) {
-    const std::int32_t end = ends.data[e];
-    if (end < before) {
-      refuse_ends(ends, fmt::format("say that expert {} ends at {} {}, but {} {} {}: ends must not decrease", e, line,
-                                    end, e == 0 ? "its first is" : "the one before ends at", line, before));
-    }
-    if (end > lines) {
-      refuse_ends(ends, fmt::format("say that expert {} ends at {} {}, but a has {} {}s", e, line, end, lines, line));
-    }
-    before = end;
-  }
-}
-
-void check_ends(const ExpertEnds& ends, Device device) {
-  if (ends.experts < 1 || ends.experts > kMostExperts) {
-    refuse_ends(ends, fmt::format("are of {} experts, but there must be 1 to {}", ends.experts, kMostExperts));
-  }
-  if (ends.data == nullptr) refuse_ends(ends, "have a null data pointer; they must be int32, one for each expert");
-  if (ends.device != device) {
-    refuse_ends(ends,
-                fmt::format("are on {}; this backend works on {}: copy them there", print(ends.device), print(device)));
-  }
-  if (reinterpret_cast<std::uintptr_t>(ends.data) % alignof(std::int32_t) != 0) {
-    refuse_ends(ends, fmt::format("have a data pointer {} that is misaligned: it must be a multiple of 4 bytes",
-                                  fmt::ptr(ends.data)));
-  }
-  if (ends.capacity && *ends.capacity < 0) {
-    refuse_ends(ends, fmt::format("have a capacity of {} rows", *ends.capacity));
-  }
 }
 
 void check_capacity(const ExpertEnds& ends, const Tensor& a) {
@@ -84,6 +37,18 @@ void check_capacity(const ExpertEnds& ends, const Tensor& a) {
 
 // Rows of b's scale_inv that each expert has, where they are of blocks or groups.
 std::int64_t scale_rows(const GemmSpec& gemm, std::int64_t n) { return divided_up(n, std::int64_t{gemm.scale_b.rows}); }
+
+}  // namespace
+
+bool is_by_group_of_each(const GemmSpec& gemm, const GroupedGemmTensors& tensors) {
+  const std::int64_t experts = tensors.ends.experts;
+  const Tensor& scale_inv = tensors.scale_inv_b;
+  if (!has_group_scale_inv(gemm) || experts == 1) return false;
+  return scale_inv.rows == experts * scale_count(kRowGroups, 1, tensors.b.cols) &&
+         scale_inv.cols == scale_rows(gemm, tensors.b.rows / experts);
+}
+
+namespace {
 
 Range check_scale_inv_a(const GemmSpec& gemm, const GroupedGemmTensors& tensors, Device device) {
   constexpr const char* kWhat = "grouped_gemm scale_inv_a";
@@ -102,10 +67,17 @@ Range check_scale_inv_b(const GemmSpec& gemm, const GroupedGemmTensors& tensors,
   if (gemm.scale_b == kTensorwise) {
     return check_vector(kWhat, tensors.scale_inv_b, Dtype::f32, experts, device, "one for each expert");
   }
+  if (is_by_group_of_each(gemm, tensors)) return check_matrix(kWhat, tensors.scale_inv_b, Dtype::f32, device);
   const ScaledMatrix matrix{
       .whole = "", .row = "one for each of b's experts * N rows", .in_row = "along K", .of = " of each expert"};
   return check_scale_inv(kWhat, tensors.scale_inv_b, gemm.scale_b, experts * scale_rows(gemm, n) * gemm.scale_b.rows,
                          tensors.b.cols, device, matrix, "group of K");
+}
+
+// Along K, those of groups are in the order of the operand.
+Range check_scale_inv_of_slots(const char* what, const Tensor& scale_inv, const Tensor& operand, Device device) {
+  const ScaledMatrix matrix{.whole = "", .row = "", .in_row = "along K", .of = ""};
+  return check_scale_inv(what, scale_inv, kRowGroups, operand.rows, operand.cols, device, matrix, "slot");
 }
 
 // Along K: those of all columns together, or of each expert's. `row` names "one for each row" in messages.
@@ -116,6 +88,16 @@ Range check_scale_inv_along_k(const char* what, const Tensor& scale_inv, Dtype o
   const std::int64_t count = scale_inv.cols == of_all ? of_all : experts * of_all;
   return check_vector(what, scale_inv, Dtype::f32, count, device,
                       scale == kRowwise ? row : "one for each expert, or one for all of them");
+}
+
+// Along K, with scale_inv of groups.
+void check_slots(const GroupedGemmTensors& tensors) {
+  const Tensor& a = tensors.a;
+  const std::int64_t experts = tensors.ends.experts;
+  if (a.cols % ExpertSlots::kRows == 0 && a.cols / ExpertSlots::kRows > experts) return;
+  refuse("grouped_gemm a", a,
+         fmt::format("its columns must be slots of {}, as a cast of {} experts' rows writes them, {} at least",
+                     ExpertSlots::kRows, experts, experts + 1));
 }
 
 void check_same_k(const GroupedGemmTensors& tensors) {
@@ -143,14 +125,18 @@ GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensor
   const auto& [a, b, ends, scale_inv_a, scale_inv_b, out, c, beta] = tensors;
   if (ends.capacity) refuse_ends(ends, "have a capacity, but along K experts follow each other: leave it out");
   check_same_k(tensors);
+  if (has_group_scale_inv(spec.gemm)) check_slots(tensors);
   const Range written = check_matrix("grouped_gemm out", out, spec.gemm.out, ends.experts * a.rows, b.rows, device,
                                      "M of a for each expert, and N of b");
-  return {.scale_inv_a = check_scale_inv_along_k("grouped_gemm scale_inv_a", scale_inv_a, spec.gemm.a,
-                                                 spec.gemm.scale_a, ends.experts, a.rows, device,
-                                                 "one for each of a's M rows, of each expert or of all together"),
-          .scale_inv_b = check_scale_inv_along_k("grouped_gemm scale_inv_b", scale_inv_b, spec.gemm.b,
-                                                 spec.gemm.scale_b, ends.experts, b.rows, device,
-                                                 "one for each of b's N rows, of each expert or of all together"),
+  constexpr const char* kOfA = "one for each of a's M rows, of each expert or of all together";
+  constexpr const char* kOfB = "one for each of b's N rows, of each expert or of all together";
+  const auto check_scale_inv_of = [&](const char* what, const Tensor& scale_inv, const Tensor& operand,
+                                      ScaleGranularity scale, const char* row) {
+    if (has_group_scale_inv(spec.gemm)) return check_scale_inv_of_slots(what, scale_inv, operand, device);
+    return check_scale_inv_along_k(what, scale_inv, operand.dtype, scale, ends.experts, operand.rows, device, row);
+  };
+  return {.scale_inv_a = check_scale_inv_of("grouped_gemm scale_inv_a", scale_inv_a, a, spec.gemm.scale_a, kOfA),
+          .scale_inv_b = check_scale_inv_of("grouped_gemm scale_inv_b", scale_inv_b, b, spec.gemm.scale_b, kOfB),
           .out = written,
           .c = check_c(spec, tensors, device)};
 }
@@ -177,7 +163,7 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
   validate_spec(spec);
   const Range a = check_matrix("grouped_gemm a", tensors.a, spec.gemm.a, device);
   const Range b = check_matrix("grouped_gemm b", tensors.b, spec.gemm.b, device);
-  check_ends(tensors.ends, device);
+  check_ends(name_of(tensors.ends), tensors.ends, device);
   const GroupedRanges others =
       spec.along_k ? check_along_k(spec, tensors, device) : check_along_rows(spec, tensors, device);
   const Tensor ends = bytes_of(tensors.ends);
@@ -189,7 +175,14 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
 }
 
 void check_expert_values(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors) {
-  check_values(tensors.ends, spec.along_k ? tensors.a.cols : tensors.a.rows, spec.along_k ? "column" : "row");
+  const Tensor& a = tensors.a;
+  ExpertLines lines{.lines = a.rows, .line = "row", .of = "a"};
+  if (spec.along_k) lines = {.lines = a.cols, .line = "column", .of = "a"};
+  if (spec.along_k && has_group_scale_inv(spec.gemm)) {
+    const std::int64_t most = ExpertSlots::most_rows(a.cols / ExpertSlots::kRows, tensors.ends.experts);
+    lines = {.lines = most, .line = "row", .of = "a, in slots,"};
+  }
+  check_end_values(name_of(tensors.ends), tensors.ends, lines);
 }
 
 }  // namespace ingot
@@ -220,6 +213,31 @@ Tensor columns_of(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
   return part;
 }
 
+// An expert's scale_inv of b; `rows`: of blocks or groups.
+Tensor scale_inv_b_of(const GemmSpec& gemm, const GroupedGemmTensors& tensors, std::int64_t expert, std::int64_t rows,
+                      std::int64_t k) {
+  const Tensor& all = tensors.scale_inv_b;
+  if (is_by_group_of_each(gemm, tensors)) {
+    const std::int64_t groups = all.rows / tensors.ends.experts;
+    return rows_of(all, expert * groups, (expert + 1) * groups);
+  }
+  const ScaleGranularity scale = gemm.scale_b == kTensorwise ? kRowwise : gemm.scale_b;
+  return scale_inv_of(all, scale, expert * rows, (expert + 1) * rows, k);
+}
+
+// The scale_inv of some slots of an operand, by group, in `memory`.
+Tensor scale_inv_of_slots(const Tensor& all, const Tensor& operand, std::int64_t first, std::int64_t slots,
+                          std::vector<float>& memory) {
+  const ScaleInvStrides strides = scale_inv_strides(all, kRowGroups, operand.cols);
+  memory.clear();
+  for (std::int64_t slot = first; slot < first + slots; ++slot) {
+    for (std::int64_t r = 0; r < operand.rows; ++r) {
+      memory.push_back(static_cast<const float*>(all.data)[r * strides.row + slot * strides.group]);
+    }
+  }
+  return matrix(memory.data(), Dtype::f32, slots, operand.rows, operand.device);
+}
+
 // An expert's scale_inv along K, of an operand with so many rows; or those of all.
 Tensor scale_inv_along_k(const Tensor& all, ScaleGranularity scale, std::int64_t expert, std::int64_t rows) {
   const std::int64_t count = scale == kRowwise ? rows : 1;
@@ -229,9 +247,34 @@ Tensor scale_inv_along_k(const Tensor& all, ScaleGranularity scale, std::int64_t
   return part;
 }
 
+// Along K, with scale_inv of groups.
+void grouped_gemm_of_slots(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool) {
+  const MatmulSize size = gemm_size(spec, tensors);
+  std::vector<float> of_a, of_b;
+  std::int64_t begin = 0;
+  for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
+    const std::int64_t end = tensors.ends.data[e];
+    const std::int64_t first = ExpertSlots::first(begin, e);
+    const std::int64_t slots = ExpertSlots::of_rows(end - begin);
+    const auto columns = [&](const Tensor& operand) {
+      return columns_of(operand, first * ExpertSlots::kRows, (first + slots) * ExpertSlots::kRows);
+    };
+    GemmTensors expert{.a = columns(tensors.a),
+                       .b = columns(tensors.b),
+                       .scale_inv_a = scale_inv_of_slots(tensors.scale_inv_a, tensors.a, first, slots, of_a),
+                       .scale_inv_b = scale_inv_of_slots(tensors.scale_inv_b, tensors.b, first, slots, of_b),
+                       .out = rows_of(tensors.out, e * size.m, (e + 1) * size.m),
+                       .beta = tensors.beta};
+    if (spec.gemm.epilogue.c) expert.c = rows_of(tensors.c, e * size.m, (e + 1) * size.m);
+    gemm(spec.gemm, expert, pool);
+    begin = end;
+  }
+}
+
 void grouped_gemm_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool) {
   const MatmulSize size = gemm_size(spec, tensors);
   if (size.m == 0 || size.n == 0) return;
+  if (has_group_scale_inv(spec.gemm)) return grouped_gemm_of_slots(spec, tensors, pool);
   std::int64_t begin = 0;
   for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
     const std::int64_t end = tensors.ends.data[e];
@@ -269,11 +312,10 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
                        .out = rows_of(tensors.out, begin, end)};
     if (is_fp8(of.a)) {
       const std::int64_t rows = of.scale_b == kTensorwise ? 1 : scale_rows(of, size.n);
-      const ScaleGranularity scale_b = of.scale_b == kTensorwise ? kRowwise : of.scale_b;
       expert.scale_inv_a = of.scale_a == kTensorwise
                                ? tensors.scale_inv_a
                                : scale_inv_of(tensors.scale_inv_a, of.scale_a, begin, end, size.k);
-      expert.scale_inv_b = scale_inv_of(tensors.scale_inv_b, scale_b, e * rows, (e + 1) * rows, size.k);
+      expert.scale_inv_b = scale_inv_b_of(of, tensors, e, rows, size.k);
     }
     if (begin != end && size.n != 0) gemm(of, expert, pool);
     begin = end;

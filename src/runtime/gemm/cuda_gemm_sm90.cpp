@@ -116,6 +116,7 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .factor_b_stride = static_cast<u32>(scale_inv_b.row),
                         .factor_a_group_stride = static_cast<u32>(scale_inv_a.group),
                         .factor_b_group_stride = static_cast<u32>(scale_inv_b.group),
+                        .factor_b_expert_stride = 0,
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .factor_a_by_engine = sm90_by_engine(spec, tensors.scale_inv_a, size) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
@@ -223,7 +224,18 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
                            .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0))};
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
   u32 blocks = 0;
-  if (spec.along_k) {
+  const bool groups = has_group_scale_inv(spec.gemm);
+  if (groups && !spec.along_k) {
+    const std::int64_t rows = divided_up(size.n, spec.gemm.scale_b.rows);
+    const bool of_each = is_by_group_of_each(spec.gemm, tensors);
+    // The groups of K of each expert, or all blocks of b's rows of an expert.
+    params.gemm.factor_b_expert_stride =
+        of_each ? static_cast<u32>(tensors.scale_inv_b.rows / experts) * params.gemm.factor_b_group_stride
+                : static_cast<u32>(rows) * params.gemm.factor_b_stride;
+  }
+  if (spec.along_k && groups) {
+    blocks = sm90_along_k_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);
+  } else if (spec.along_k) {
     params.gemm.factor_a_group_stride = expert_stride(tensors.scale_inv_a, spec.gemm.scale_a, size.m, experts);
     params.gemm.factor_b_group_stride = expert_stride(tensors.scale_inv_b, spec.gemm.scale_b, size.n, experts);
     blocks = sm90_along_k_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);

@@ -18,6 +18,8 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
 // Where a grouped GEMM's ends or counts, which the host has to be able to read, are out of bounds: names the expert.
 void check_expert_values(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors);
+// Are b's scale_inv of groups or blocks a matrix with the groups of K of each expert, one expert's after another's?
+bool is_by_group_of_each(const GemmSpec& gemm, const GroupedGemmTensors& tensors);
 
 class CublasLt;
 class GemmPairPlans;

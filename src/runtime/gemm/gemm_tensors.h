@@ -4,12 +4,12 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/expert_ends.h"
 #include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
@@ -49,33 +49,22 @@ struct GemmWork {
   GemmTensors tensors{};
 };
 
-// Which rows of a (along K: which columns) each expert of a grouped GEMM has; `data` is in the device's memory. Without
-// a capacity they are contiguous: data[e] is the row at which expert e's rows end, 0 <= data[0] <= data[1] ... <= M.
-// With one they are masked, as for decoding under a captured graph: rows e * capacity to (e + 1) * capacity belong to
-// expert e, M = experts * capacity, and 0 <= data[e] <= capacity is how many of them it uses.
-//
-// Along K they are contiguous, and of columns: those of expert e in a and in b end at column data[e] <= K.
-//
-// A GPU's values are not seen by the host. If one is out of these bounds, which rows or columns an expert has is
-// unspecified, but nothing outside of the tensors is read or written.
-struct ExpertEnds {
-  const std::int32_t* data = nullptr;
-  std::int64_t experts = 0;  // 1 to kMostExperts
-  Device device{};
-  std::optional<std::int64_t> capacity{};  // none: contiguous
-};
-
 // Expert e has these rows of a and of out, and rows e * N to (e + 1) * N of b. Rows of out that no expert has are not
 // written.
 //
 // scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K]; of b one for each expert, one for
 // each of its experts * N rows, or those of groups or blocks of the first expert, then of the next, and so on. Each
-// expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them.
+// expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them. Those of blocks or
+// groups may also be a matrix with a row for each group of K of the first expert, then of the next, and so on:
+// f32[experts * ceil(K / 128), ceil(N / 128)] or f32[experts * ceil(K / 128), N], any row stride. A cast of stacked
+// matrices writes them so of transposed codes.
 //
 // Along K (GroupedGemmSpec::along_k), b is [N, K] and out is [experts * M, N], expert e's in rows e * M to (e + 1) * M;
 // all of out is written. scale_inv of a are one for all or one for each expert or, rowwise, those of a's M rows for all
 // or for each expert, f32[experts * M]; of b likewise with N. With those for all, an expert's NaN or Inf reaches the
-// others through the cast's maxima.
+// others through the cast's maxima. Those of 1 x 128 groups are as in GemmTensors, and a and b are then in slots, as a
+// cast of experts' rows writes transposed codes and their scale_inv: K = 128 * expert_slots(rows, experts), for all
+// rows of which K is the transpose, and ends are of these rows. An expert without rows has a slot of zeros.
 struct GroupedGemmTensors {
   Tensor a;  // [M, K]
   Tensor b;  // [experts * N, K]
