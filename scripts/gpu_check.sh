@@ -196,7 +196,7 @@ sanitizer() {
   while read -r name program suite; do
     case $name in
       runtime.backends_gpu | runtime.dequant_matmul_gpu | nn.float8_linear_gpu | nn.weight_only_gpu) ;;
-      codegen.pointwise_gpu | runtime.cast_list_gpu | runtime.cast_stack_gpu | runtime.cast_gather_gpu | runtime.gemm_mma_gpu)
+      codegen.pointwise_gpu | runtime.cast_list_gpu | runtime.cast_stack_gpu | runtime.cast_gather_gpu | runtime.cast_experts_gpu | runtime.gemm_mma_gpu)
         sanitize start memcheck "$name" "$program" "$suite"
         sanitize start racecheck "$name" "$program" "$suite"
         ;;

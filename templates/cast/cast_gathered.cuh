@@ -62,6 +62,9 @@ struct GatheredSource : ValueSource<InDtype> {
     return Elements::load(p, row_of(p, row), col);
   }
 
+  // As ValueSource has it.
+  INGOT_DEVICE static void skip_rows(SourceParams& p, i64 rows) { p.operands[0].data = index_of(p) + rows; }
+
   // Which row of the matrix is row `row` of the values?
   INGOT_DEVICE static i64 row_of(const SourceParams& p, i64 row) {
     return inside(p, static_cast<u32>(index_of(p)[row]));

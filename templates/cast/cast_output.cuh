@@ -26,6 +26,7 @@ struct CastConfig {
   bool unaligned = false;  // is fast too where rows do not start at multiples of 16 bytes
   bool kept = false;       // the pass for the maxima computes the values, and writes them for this one
   bool listed = false;     // the matrix is one of a list (cast_list.cuh sets it)
+  bool slots = false;      // transposed rows have 128 codes, zeros beyond the matrix (cast_experts.cuh sets it)
 };
 
 // Elements that share a scale are within one tile of 128 x 128.

@@ -150,6 +150,13 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     }
   }
 
+  if constexpr (C.slots) {
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) {
+      if (at.row + r >= at.rows) codes[r] = {};
+    }
+  }
+
   // Warp 0 asks about the maxima of the first scales and clears them, warp 1 those of the second.
   [[maybe_unused]] bool last = false;
   if ((kPlan.reads_first && output.readers != nullptr) || (kPlan.reads_second && p.transposed.readers != nullptr)) {
@@ -181,7 +188,13 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kTransposed && C.unaligned) {
     if constexpr (kStores) StagedColumns::of(p.transposed, at, at.rows, &shared).store();
   }
-  if constexpr (kTransposed && !C.unaligned) store_transposed(p.transposed, at, codes, shared);
+  if constexpr (kTransposed && C.slots) {
+    TilePosition slot = at;
+    slot.rows = static_cast<u32>(CastTilesLaunch::kTile);
+    store_transposed(p.transposed, slot, codes, shared);
+  } else if constexpr (kTransposed && !C.unaligned) {
+    store_transposed(p.transposed, at, codes, shared);
+  }
   if constexpr (kPlan.reads_first) {
     if (threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
   }

@@ -215,6 +215,20 @@ struct ValueSource {
     return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
 
+  // Begins the values with a row further down.
+  INGOT_DEVICE static void skip_rows(SourceParams& p, i64 rows) {
+    p.input = static_cast<const In*>(p.input) + rows * p.input_stride;
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      SourceOperand& operand = p.operands[i];
+      if (F::kKinds[i] == InputKind::matrix) {
+        operand.data = static_cast<const In*>(operand.data) + rows * operand.stride;
+      } else if (F::kKinds[i] == InputKind::row) {
+        operand.data = static_cast<const float*>(operand.data) + rows;
+      }
+    }
+  }
+
   // The row of the input from which those of row `row` come.
   INGOT_DEVICE static i64 row_of(const SourceParams&, i64 row) { return row; }
 

@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 
   const std::string options =
       "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>,amax:<granularity>, given, "
-      "pow2, unrounded, fast, rounded=<dtype>, list, stacked or gathered";
+      "pow2, unrounded, fast, rounded=<dtype>, list, stacked, gathered or experts";
   BOOST_TEST(parse_error("amax bf16 pow2") ==
              "\"pow2\" is no word of amax; expected scale=<granularity>, rounded=<dtype> or list");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);

@@ -427,7 +427,7 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
 }
 
 // Lists of what expressions do not have: maxima alone, and values that are rounded first. Stacked matrices, gathered
-// rows.
+// rows, experts' rows.
 BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
   std::vector<Job> jobs;
   const auto add = [&](const Source& source) {
@@ -466,7 +466,19 @@ BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
       if (pass != Pass::first) add(generate(spec, pass));
     }
   }
-  expect_clean("lists of shards, stacked matrices and gathered rows", jobs);
+  for (const char* const words :
+       {"bf16->e4m3fn scale=1x128+128x1 out=codes,transposed", "f16->e4m3fn scale=128x1 out=transposed",
+        "bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered",
+        "f32->e4m3fn scale=1x128+128x1 out=codes,transposed gathered", "bf16->e5m2 scale=128x1 out=transposed gathered",
+        "f16->e5m2fnuz scale=1x128+128x1 out=codes,transposed",
+        "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed",
+        "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed fast",
+        "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed,result",
+        "f32->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed",
+        "bf16->e5m2 of=\"gelu(x) * up * router[row]\" scale=128x1 out=transposed"}) {
+    add(generate(parse(fmt::format("cast {} experts", words))));
+  }
+  expect_clean("lists of shards, stacked matrices, gathered rows and experts' rows", jobs);
 }
 
 // A cast that reads what its first pass wrote must not read it before that pass has ended.
@@ -482,18 +494,20 @@ BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
   }
 }
 
-// An index of rows may be what the kernel before wrote. Where no pass of the cast's own has waited for that, nothing is
-// read, or prefetched, before the wait.
+// An index of rows, or where experts end, may be what the kernel before wrote. Where no pass of the cast's own has
+// waited for that, nothing is read, or prefetched, before the wait.
 BOOST_AUTO_TEST_CASE(an_index_is_read_in_turn, *test::once()) {
-  const KernelSpec spec = parse("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered");
-  for (const Pass pass : {Pass::main, Pass::unaligned}) {
+  const auto expect_in_turn = [](const KernelSpec& spec, Pass pass) {
     const std::string ptx = nvrtc().ptx(generate(spec, pass), {9, 0, true});
     const std::size_t wait = ptx.find("griddepcontrol.wait");
     BOOST_TEST(wait != std::string::npos);
     for (const char* const access : {"ld.global", "st.global", "prefetch"}) {
       BOOST_TEST(ptx.find(access) > wait, access << " comes before the wait");
     }
-  }
+  };
+  const std::string line = "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed";
+  for (const Pass pass : {Pass::main, Pass::unaligned}) expect_in_turn(parse(line + " gathered"), pass);
+  for (const char* const words : {" experts", " gathered experts"}) expect_in_turn(parse(line + words), Pass::main);
 }
 
 // Each template compiles when it is the first and only one included.

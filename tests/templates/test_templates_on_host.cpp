@@ -18,6 +18,8 @@
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
 #include "cast/amax_scales.cuh"
+#include "cast/cast_experts.cuh"
+#include "cast/cast_gathered.cuh"
 #include "cast/cast_gathered_rows.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_output.cuh"
@@ -195,6 +197,7 @@ constexpr int kOfCast = kInstantiated<
     &cast_tiles<ValueSource<In>, Out, CastConfig{.transposed = kBlockScale, .given_scales = true, .result = true}>,
     &cast_tiles<GatheredSource<In>, Out, CastConfig{.codes = kRowScale, .transposed = kColumnScale}>,
     &cast_rows<GatheredSource<In>, Out, CastRowsConfig{}>, &cast_rows_wide<GatheredSource<In>, Out, CastRowsConfig{}>,
+    &cast_experts<GatheredSource<In>, Out, CastConfig{.codes = kRowGroupScale, .transposed = kColumnGroupScale}>,
     &gemm_simt<Out, e5m2, In>>;
 
 template <class Source>
@@ -231,7 +234,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 13);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 14);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
@@ -262,7 +265,12 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kGrouped = &gemm_sm90_grouped<e4m3fn, e5m2, bf16, kExperts>;
   constexpr GemmSm90Config kStretches{.scale_b = template_granularity(kRowwise), .experts = true, .along_k = true};
   constexpr auto kAlongK = &gemm_sm90_grouped<e4m3fn, e5m2, f32, kStretches>;
-  static_assert(kInstantiated<kGrouped, kAlongK> == 2);
+  constexpr GemmSm90Config kSlots{.tiling = {.m = 64, .n = 128, .stages = 8, .pingpong = true},
+                                  .scale_b = template_granularity(kRowGroups),
+                                  .experts = true,
+                                  .along_k = true};
+  constexpr auto kOfSlots = &gemm_sm90_grouped<e4m3fn, e5m2, f32, kSlots>;
+  static_assert(kInstantiated<kGrouped, kAlongK, kOfSlots> == 3);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;

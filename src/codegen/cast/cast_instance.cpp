@@ -177,6 +177,7 @@ TemplateInstance cast_tiles(const CastSpec& spec, Pass pass) {
   const std::string words = kernel_words(spec) + (pass == Pass::unaligned ? " (any alignment)" : "");
   if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   if (spec.stacked) return {"cast/cast_stack.cuh", fmt::format("cast_stack<{}>", arguments), words, functor(spec)};
+  if (spec.experts) return {"cast/cast_experts.cuh", fmt::format("cast_experts<{}>", arguments), words, functor(spec)};
   const char* const header = spec.gathered ? "cast/cast_gathered.cuh" : "cast/cast_tiles.cuh";
   return {header, fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
@@ -228,7 +229,7 @@ ExtraPasses extra_passes(const CastSpec& spec) {
   return {.first = first,
           .finish = spec.sum.has_value(),
           .whole = finds_columns(spec) || (first && !spec.list && !spec.stacked && !spec.gathered),
-          .unaligned = spec.transposed,
+          .unaligned = spec.transposed && !spec.experts,
           .wide = schedule == CastSchedule::rows,
           .first_wide = schedule == CastSchedule::rows_then_tiles,
           .kept = may_keep_values(spec)};

@@ -72,7 +72,7 @@ bool is_cluster(i64 tiles, const CastDevice& device) {
 // (docs/notes/casts.md), or if that pass could not read whole vectors.
 bool is_whole(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream,
               CastDevice& room) {
-  if (spec.stacked) return false;
+  if (spec.stacked || spec.experts) return false;
   const i64 tiles = CastTilesLaunch::grid(call.rows, call.cols);
   if (tiles > device.multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra_passes(spec).whole) {
     return false;
@@ -151,7 +151,7 @@ bool computes_once(const CastSpec& spec, const CastScratch& scratch, const CastS
 
 // The kernel that casts the tiles after the first stage: the one for unaligned rows where it is faster.
 Pass tiles_pass(const CastSpec& spec, const CastCall& call, const CastStream& stream) {
-  if (!spec.transposed || (call.transposed_aligned && call.source_aligned)) return Pass::main;
+  if (!spec.transposed || spec.experts || (call.transposed_aligned && call.source_aligned)) return Pass::main;
   return stream.may_launch(Pass::unaligned) ? Pass::unaligned : Pass::main;
 }
 

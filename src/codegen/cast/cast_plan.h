@@ -23,6 +23,7 @@ namespace ingot {
 // transposed codes in tiles (templates/cast/cast_tiles.cuh).
 // tiles: everything in tiles, after a pass for the maxima that no tile sees whole.
 // Stacked matrices are one matrix to what goes along the rows; otherwise they are cast in tiles, as those of a list.
+// Experts' rows are cast in tiles of their slots (templates/cast/cast_experts.cuh), in one launch.
 enum class CastSchedule : std::uint8_t { rows, row_groups, rows_then_tiles, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 

@@ -49,6 +49,21 @@ void require_gatherable(const CastSpec& spec) {
   refuse_also(spec.source == ScaleSource::given, "gathered rows have no given scales", "let them be dynamic");
 }
 
+void require_experts(const CastSpec& spec) {
+  if (!spec.experts) return;
+  const auto refuse_also = [&](bool also, const char* what, const char* advice) {
+    if (also) refuse(spec, fmt::format("experts is set, but {}: {}", what, advice));
+  };
+  refuse_also(spec.list, "the matrices of a list have no experts", "leave one of them out");
+  refuse_also(spec.stacked, "stacked matrices have no experts", "leave one of them out");
+  refuse_also(spec.sum.has_value(), "experts' rows have no column sums", "cast without them");
+  refuse_also(spec.source == ScaleSource::given, "experts' rows have no given scales", "let them be dynamic");
+  const ScaleGranularity transposed = spec.transposed_scale.value_or(spec.scale);
+  refuse_also(!spec.transposed || transposed != kColumnGroups || (spec.codes && spec.scale != kRowGroups),
+              "its scales are not 1x128+128x1, or 128x1 of transposed codes alone",
+              "other casts have no blocks along the rows, and know no experts");
+}
+
 void require_found_amax(const CastSpec& spec) {
   if (!spec.found_amax) return;
   const auto refuse_found = [&](const char* why) {
@@ -110,6 +125,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Cast
   if (word == "list") return spec.list = true, "list";
   if (word == "stacked") return spec.stacked = true, "stacked";
   if (word == "gathered") return spec.gathered = true, "gathered";
+  if (word == "experts") return spec.experts = true, "experts";
   if (word == "given") return spec.source = ScaleSource::given, "given";
   if (word == "pow2") return spec.pow2 = true, "pow2";
   if (key == "rounded") return spec.rounded = reader.dtype(value, word), "rounded";
@@ -158,6 +174,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.list) line += " list";
   if (spec.stacked) line += " stacked";
   if (spec.gathered) line += " gathered";
+  if (spec.experts) line += " experts";
   return line;
 }
 
@@ -178,6 +195,7 @@ void validate_spec(const CastSpec& spec) {
   if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   require_stackable(spec);
   require_gatherable(spec);
+  require_experts(spec);
   require_found_amax(spec);
   require_transposed_scale(spec);
   require_source(spec, spec.source);
@@ -193,7 +211,7 @@ std::uint64_t hash_spec(const CastSpec& spec) {
                     (spec.gathered ? 128 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
-  const std::uint64_t found = spec.found_amax ? mix(bits(*spec.found_amax) + 1) : 0;
+  const std::uint64_t found = spec.found_amax ? mix(bits(*spec.found_amax) + 1) : spec.experts ? mix(~0U) : 0;
   return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum, rounded) +
              mix(spec.pointwise.hash()) + found +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
@@ -209,11 +227,11 @@ void read_spec(const SpecReader& reader, CastSpec& spec) {
   reader.each_option(
       2,
       "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>,amax:<granularity>, "
-      "given, pow2, unrounded, fast, rounded=<dtype>, list, stacked or gathered",
+      "given, pow2, unrounded, fast, rounded=<dtype>, list, stacked, gathered or experts",
       [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
-// No expression, sum, list, stacked matrices or gathered rows, and so no found_amax.
+// No expression, sum, list, stacked matrices, gathered rows or experts, and so no found_amax.
 void list_valid(std::vector<CastSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) list_casts(in, out, specs);

@@ -57,6 +57,11 @@ struct CastSpec {
   // tokens, without a copy of their rows. Scales are dynamic; those of the whole tensor and of columns are those of all
   // rows of the input, taken or not. Without an expression and sum, and neither of a list nor of stacked matrices.
   bool gathered = false;
+  // The rows are those of experts, of one after those of another (CastTensors::ends): blocks of 128 rows begin with
+  // each expert's first row, and their transposed codes are in slots (templates/expert_slots.cuh), as a grouped GEMM
+  // along K reads them. Transposed codes have dynamic scales of 128x1 groups, and codes, if they are written, of 1x128
+  // groups. Without sum, and neither of a list nor of stacked matrices.
+  bool experts = false;
   // Only of stacked matrices with dynamic scales: also writes the largest |value| of each extent of this granularity of
   // each matrix, for a later cast that needs them (CastTensors::known_amax). tensor: where the scales are of whole
   // matrices. col: where each row has its scale and there are only codes.

@@ -22,6 +22,8 @@ class ThreadPool;
 struct FactorSteps;
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device);
+// Where ends, which the host has to be able to read, are out of bounds: names the expert.
+void check_expert_values(const CastSpec& spec, const CastTensors& tensors);
 // Of one of a list, whose spec has passed validate_spec().
 void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device);
 void check_tensors(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
@@ -47,6 +49,8 @@ FactorSteps factor_steps(const CastStatsSpec& spec, const CastStatsTensors& tens
 
 namespace cpu {
 void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
+// With spec.experts: a cast for each expert.
+void cast_experts(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool);
 void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, ThreadPool& pool);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);

@@ -6,6 +6,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/granularity.h"
+#include "ingot/runtime/core/expert_ends.h"
 #include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
@@ -36,6 +37,10 @@ struct CastTensors {
   // With spec.gathered: the rows that are cast, M of them; more or fewer than the input has. Then `rows` of codes,
   // transposed and scale_inv is M. An input without rows takes no index but an empty one.
   RowIndex row_index{};
+  // With spec.experts: where each expert's rows of the codes end, without a capacity. Then transposed is [cols, 128 *
+  // expert_slots(rows, experts)], and its scale_inv are those of 128x1 groups of as many rows. Slots that are nobody's
+  // are not written.
+  ExpertEnds ends{};
   Tensor codes{};                 // [rows, cols] of spec.out
   Tensor transposed{};            // [cols, rows] of spec.out
   Tensor scale_inv;               // f32[scale_count] (see above), of the codes, or of both

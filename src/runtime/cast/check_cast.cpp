@@ -15,6 +15,7 @@
 #include "ingot/runtime/cast/cast_stack.h"
 #include "ingot/runtime/cast/row_index.h"
 #include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/check_experts.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 #include "ingot/runtime/util/error.h"
@@ -34,6 +35,11 @@ constexpr ScaledMatrix kScaledRows{.whole = "one for the whole tensor",
                                    .in_row = "in a row of the codes",
                                    .of = " of the codes"};
 
+// The parts of transposed codes in slots.
+constexpr ScaledMatrix kScaledSlots{.whole = "", .row = "", .in_row = "", .of = " of the slots"};
+
+constexpr const char* kCastEnds = "cast ends";
+
 // `bytes`: what is read.
 Range check_row_index(const CastSpec& spec, const CastTensors& tensors, Device device, Tensor& bytes) {
   constexpr const char* kWhat = "cast row_index";
@@ -50,6 +56,27 @@ Range check_row_index(const CastSpec& spec, const CastTensors& tensors, Device d
   if (!fault.empty()) refuse_index(fault);
   bytes = bytes_of(index);
   return {kWhat, &bytes, static_cast<std::size_t>(bytes.cols)};
+}
+
+// `bytes`: what is read.
+Range check_expert_ends(const CastSpec& spec, const CastTensors& tensors, std::int64_t rows, Device device,
+                        Tensor& bytes) {
+  const char* const what = kCastEnds;
+  const ExpertEnds& ends = tensors.ends;
+  const auto refuse_ends = [&](const std::string& message) { throw Error(ErrorCode::invalid_argument, what, message); };
+  if (!spec.experts) {
+    if (ends.data == nullptr && ends.experts == 0) return {what, &bytes, 0};
+    refuse_ends("must not be given (default ExpertEnds instead): the spec has no experts");
+  }
+  check_ends(what, ends, device);
+  if (ends.capacity) refuse_ends("have a capacity, but the rows of a cast follow each other: leave it out");
+  if (device.type == DeviceType::cpu) check_expert_values(spec, tensors);
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  if (rows > kMostRows) {
+    refuse_ends(fmt::format("are of {} rows, but ends are int32 and say where at most {} do", rows, kMostRows));
+  }
+  bytes = bytes_of(ends);
+  return {what, &bytes, static_cast<std::size_t>(bytes.cols)};
 }
 
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
@@ -82,6 +109,7 @@ const char* why_codes(const CastSpec& spec) {
   return spec.gathered ? "the rows of the index, the columns of the input" : "the input's shape";
 }
 const char* why_transposed(const CastSpec& spec) {
+  if (spec.experts) return "the columns of the input, 128 for each slot of the experts";
   if (spec.gathered) return "the columns of the input, the rows of the index";
   return spec.stacked ? "the transpose of each matrix, one after the other" : "the input's shape, transposed";
 }
@@ -97,6 +125,11 @@ Range check_stacked_scales(const char* what, const Tensor& scales, ScaleGranular
 }
 
 }  // namespace
+
+void check_expert_values(const CastSpec& spec, const CastTensors& tensors) {
+  const std::int64_t rows = spec.gathered ? tensors.row_index.rows : tensors.input.rows;
+  check_end_values(kCastEnds, tensors.ends, {.lines = rows, .line = "row", .of = "the cast"});
+}
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   validate_spec(spec);
@@ -142,6 +175,20 @@ Range check_sum(const CastSpec& spec, const CastTensors& tensors, Device device)
                       "one for each column of the input");
 }
 
+Range check_codes(const CastSpec& spec, const CastTensors& tensors, std::int64_t rows, Device device) {
+  if (!spec.codes) return check_absent("cast codes", tensors.codes, "the spec does not ask for this output");
+  return check_matrix("cast codes", tensors.codes, spec.out, rows, tensors.input.cols, device, why_codes(spec));
+}
+
+// `columns`: of one matrix.
+Range check_transposed(const CastSpec& spec, const CastTensors& tensors, std::int64_t columns, Device device) {
+  constexpr const char* kWhat = "cast transposed";
+  const Tensor& transposed = tensors.transposed;
+  if (!spec.transposed) return check_absent(kWhat, transposed, "the spec does not ask for this output");
+  return check_matrix(kWhat, transposed, spec.out, tensors.matrices * tensors.input.cols,
+                      tensors.matrices == 0 ? transposed.cols : columns, device, why_transposed(spec));
+}
+
 }  // namespace
 
 void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device) {
@@ -152,18 +199,18 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   const Range index_range = check_row_index(spec, tensors, device, index_bytes);
   const std::int64_t rows = rows_of_each(spec, tensors);
   const std::int64_t all_rows = spec.gathered ? rows : input.rows;
+  Tensor ends_bytes;
+  const Range ends_range = check_expert_ends(spec, tensors, all_rows, device, ends_bytes);
+  const std::int64_t columns = spec.experts ? 128 * expert_slots(all_rows, tensors.ends.experts) : rows;
   const ScaledMatrix& parts = spec.gathered ? kScaledRows : kScaledInput;
-  const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t r, std::int64_t c,
-                               const char* because) {
-    if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
-    return check_matrix(what, codes, spec.out, r, c, device, because);
-  };
   // A contiguous vector with one element for each extent of `scale`, if the spec asks for it.
   const auto check_extents = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                  const char* why_not) {
     if (!asked) return check_absent(what, values, why_not);
     if (spec.stacked) return check_stacked_scales(what, values, scale, matrices, rows, input.cols, device);
-    return check_scales(what, values, Dtype::f32, scale, all_rows, input.cols, device, parts);
+    const bool of_slots = spec.experts && scale == kColumnGroups;
+    return check_scales(what, values, Dtype::f32, scale, of_slots ? columns : all_rows, input.cols, device,
+                        of_slots ? kScaledSlots : parts);
   };
   // Likewise scale_inv, which may also be ordered by group.
   const auto check_scale_inv_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
@@ -178,20 +225,20 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
   const KnownMaxima known = known_maxima(spec, tensors);
-  Range inputs[6 + kMaxPointwiseInputs] = {
+  Range inputs[7 + kMaxPointwiseInputs] = {
       input_range,
       index_range,
+      ends_range,
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
       check_extents("cast known_amax", tensors.known_amax, known.amax, spec.scale, kWhyNotKnown),
       check_extents("cast known_transposed_amax", tensors.known_transposed_amax, known.transposed, own_scale,
                     kWhyNotKnownTransposed)};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
-                         std::span(inputs).subspan<6>());
+                         std::span(inputs).subspan<7>());
   const Range outputs[] = {
-      check_codes("cast codes", tensors.codes, spec.codes, all_rows, input.cols, why_codes(spec)),
-      check_codes("cast transposed", tensors.transposed, spec.transposed, matrices * input.cols,
-                  matrices == 0 ? tensors.transposed.cols : rows, why_transposed(spec)),
+      check_codes(spec, tensors, all_rows, device),
+      check_transposed(spec, tensors, columns, device),
       check_scale_inv_of("cast scale_inv", tensors.scale_inv, true, spec.scale, ""),
       check_scale_inv_of("cast transposed_scale_inv", tensors.transposed_scale_inv, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),

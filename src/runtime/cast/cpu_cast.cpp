@@ -179,6 +179,7 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
 }  // namespace
 
 void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
+  if (spec.experts) return cast_experts(spec, tensors, pool);
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
     visit_fp8(spec.out, [&]<class Out>(Type<Out>) {
       if (!spec.stacked) return cast_as<In, Out>(spec, tensors, pool);

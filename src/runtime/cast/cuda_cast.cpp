@@ -346,7 +346,22 @@ void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& st
   }
 }
 
+CastExpertsParams experts_params(const CastSpec& spec, const CastTensors& tensors) {
+  return {
+      .all = tiles_params(spec, tensors), .ends = tensors.ends.data, .experts = static_cast<u32>(tensors.ends.experts)};
+}
+
+void cast_experts(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
+  const CastExpertsParams params = experts_params(spec, tensors);
+  const SourceParams& source = params.all.source;
+  if (source.cols == 0) return;
+  const i64 grid = CastExpertsLaunch::grid(source.rows, source.cols, params.experts);
+  launcher.launch(spec, Pass::main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
+                  params, stream);
+}
+
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  if (spec.experts) return cast_experts(spec, tensors, stream, launcher);
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
     return fill_scale_inv(spec, tensors, stream, launcher);
   }

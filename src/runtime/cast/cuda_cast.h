@@ -15,6 +15,7 @@
 #include "ingot/runtime/jit/launcher.h"
 
 #include "cast/amax.cuh"
+#include "cast/cast_experts.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "vec8_tiles.cuh"
 
@@ -68,6 +69,9 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
 // Casts stacked matrices in tiles.
 void cast_stack(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// Casts experts' rows in their slots.
+void cast_experts(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher);
+CastExpertsParams experts_params(const CastSpec& spec, const CastTensors& tensors);
 // Clears the found_amax of columns, and raises them to those of stacked matrices: in a launch that casts the rows too
 // (Pass::whole), or in one for nothing else (Pass::first).
 void cast_rows_columns(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher);

@@ -37,8 +37,15 @@ void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensor
 }
 
 void check_experts(const CastSpec& spec, const CastTensors& tensors, DeviceApi& device_api, Stream& stream) {
-  if (!spec.gathered || !device_api.checks_experts()) return;
+  if ((!spec.gathered && !spec.experts) || !device_api.checks_experts()) return;
   check(spec, tensors, device_api.device());
+  if (spec.experts) {
+    const auto values = on_host("cast ends", tensors.ends.data, tensors.ends.experts, device_api, stream);
+    CastTensors readable = tensors;
+    readable.ends.data = values.data();
+    check_expert_values(spec, readable);
+  }
+  if (!spec.gathered) return;
   const RowIndex& index = tensors.row_index;
   const auto values = on_host("cast row_index", index.data, index.rows, device_api, stream);
   for (std::size_t row = 0; row < values.size(); ++row) {

@@ -1,0 +1,116 @@
+// Casts the rows of experts, those of one after those of another, in blocks of 128 rows that begin with each expert's
+// first row; a block's transposed codes are in its slot (expert_slots.cuh). A block of threads takes a tile of a slot.
+// Which rows that has follows from where experts end, which device memory says: then it casts those rows by themselves,
+// as cast_list.cuh casts a matrix of a list. Slots of nobody are not written.
+#pragma once
+
+#include "cast/cast_gathered.cuh"
+#include "cast/cast_list.cuh"
+#include "cast/cast_tile_shared.cuh"
+#include "expert_slots.cuh"
+#include "memory.cuh"
+#include "platform.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+// An expression of several matrices has no registers left for two blocks on Blackwell.
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr u32 cast_experts_residency() {
+  if (kDeviceArch >= 1000 && Source::kFused && Source::kMatrices > 1) return 1;
+  return cast_list_residency<Source, Out, C>();
+}
+
+struct CastExpertsParams {
+  CastTilesParams all;  // of all rows
+  const i32* ends;      // [experts]
+  u32 experts;
+};
+
+struct CastExpertsLaunch {
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 experts) {
+    return ExpertSlots::count(rows, experts) * CastTilesLaunch::tiles_along(cols);
+  }
+};
+
+// Whose rows a slot has.
+struct CastSlot {
+  i64 first_row;
+  u32 rows;
+  bool of_expert;  // or of the rows that no expert has
+};
+
+// All threads of the block call it, after start_in_turn(). Whatever device memory holds, the rows are within the
+// matrix.
+INGOT_DEVICE void find_slot(const CastExpertsParams& p, i64 slot, CastSlot& found) {
+  const i64 rows = p.all.source.rows;
+  const auto end_of = [&](u32 expert) { return min_of(max_of(i64{p.ends[expert]}, i64{0}), rows); };
+  if (threadIdx.x == 0) found.of_expert = false;
+  __syncthreads();
+  INGOT_UNROLL_BY(1)
+  for (u32 e = threadIdx.x; e <= p.experts; e += CastTilesLaunch::kThreads) {
+    const i64 begin = e == 0 ? 0 : end_of(e - 1);
+    const i64 end = e == p.experts ? rows : max_of(end_of(e), begin);
+    const i64 index = slot - ExpertSlots::first(begin, e);
+    const i64 slots = e == p.experts ? ceil_div(end - begin, ExpertSlots::kRows) : ExpertSlots::of_rows(end - begin);
+    if (index < 0 || index >= slots) continue;
+    const i64 first_row = begin + index * ExpertSlots::kRows;
+    found = {first_row, static_cast<u32>(min_of(end - first_row, ExpertSlots::kRows)), true};
+  }
+  __syncthreads();
+}
+
+// Makes the parameters of a cast of the slot's rows from those of all; one thread.
+template <class Source, CastConfig C>
+INGOT_DEVICE void enter_slot(CastTilesParams& params, i64 slot, const CastSlot& at) {
+  Source::skip_rows(params.source, at.first_row);
+  params.source.rows = at.rows;
+  if constexpr (C.codes.written) {
+    params.codes.codes = static_cast<u8*>(params.codes.codes) + at.first_row * params.codes.stride;
+    params.codes.factors += at.first_row * params.codes.factor_steps.row;
+  }
+  if constexpr (C.result) {
+    params.result = static_cast<typename Source::In*>(params.result) + at.first_row * params.result_stride;
+  }
+  params.transposed.codes = static_cast<u8*>(params.transposed.codes) + slot * ExpertSlots::kRows;
+  params.transposed.factors += slot * params.source.cols;
+}
+
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_experts_residency<Source, Out, C>()))
+    cast_experts(const __grid_constant__ CastExpertsParams p) {
+  static_assert(C.transposed.written && C.transposed.scale == Granularity{128, 1} && !C.given_scales && !C.unaligned);
+  static_assert(!C.codes.written || C.codes.scale == Granularity{1, 128});
+  constexpr u32 kWords = sizeof(CastTilesParams) / sizeof(u64);
+  static_assert(sizeof(CastTilesParams) % sizeof(u64) == 0 && kWords <= CastTilesLaunch::kThreads);
+  constexpr CastConfig kSlots = [] {
+    CastConfig config = C;
+    config.listed = true;
+    config.slots = true;
+    return config;
+  }();
+  __shared__ CastTilesShared shared;
+  alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
+  __shared__ CastSlot at;
+  auto& params = *reinterpret_cast<CastTilesParams*>(memory);
+  start_in_turn();
+  const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.all.source.cols));
+  const u32 slot = blockIdx.x / across;
+  const u32 tile = blockIdx.x % across;
+  if (threadIdx.x < kWords) {
+    reinterpret_cast<u64*>(memory)[threadIdx.x] = reinterpret_cast<const u64*>(&p.all)[threadIdx.x];
+  }
+  find_slot(p, slot, at);
+  if (!at.of_expert) return;
+  if (threadIdx.x == 0) enter_slot<Source, C>(params, slot, at);
+  __syncthreads();
+  if (at.rows == 0) {
+    const i64 column = i64{tile} * CastTilesLaunch::kTile + threadIdx.x;
+    if (threadIdx.x < CastTilesLaunch::kTile && column < params.source.cols) {
+      params.transposed.factors[column] = factor_from_dynamic_scale(scale_from_amax<Out>(0.0F, params.pow2));
+    }
+  }
+  cast_tile<Source, Out, kSlots>(params, tile, shared);
+}
+
+}  // namespace ingot

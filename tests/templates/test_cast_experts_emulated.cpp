@@ -1,0 +1,99 @@
+// Runs the kernels of casts of experts' rows on the host, thread by thread, with the parameters that the CUDA backend
+// gives them, and compares them with plain casts of each expert's rows on the CPU.
+#include "templates/emulator.h"
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
+#include "support/cast_experts_case.h"
+#include "templates/cast_outputs.h"
+
+#include "cast/cast_experts.cuh"
+
+#include <boost/test/unit_test.hpp>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+BOOST_AUTO_TEST_SUITE(test_cast_experts_emulated)
+
+namespace {
+
+using namespace ingot;
+using namespace ingot::test;
+
+constexpr CastConfig kBoth{.codes = kRowGroupScale, .transposed = kColumnGroupScale};
+constexpr CastConfig kTransposed{.transposed = kColumnGroupScale};
+
+template <class Source, class Out, CastConfig C>
+void launch(const CastSpec& spec, const CastTensors& tensors) {
+  const CastExpertsParams params = cuda::experts_params(spec, tensors);
+  emulator::launch(cast_experts<Source, Out, C>,
+                   CastExpertsLaunch::grid(params.all.source.rows, params.all.source.cols, params.experts),
+                   CastTilesLaunch::kThreads, params);
+}
+
+template <class Source, class Out, CastConfig C>
+void check(const std::string& line) {
+  const auto spec = std::get<CastSpec>(parse(line + " experts"));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  const std::vector<ExpertsCastCase> cases{
+      {.spec = spec, .ends = {0, 5, 6, 6, 134, 263, 263}, .rows = 300, .cols = 136, .of = 40, .padding = 8},
+      {.spec = spec,
+       .ends = {127, 255, 256},
+       .rows = 256,
+       .cols = 51,
+       .of = 130,
+       .padding = 3,
+       .offset = 1,
+       .by_group = true},
+      {.spec = spec, .ends = zipf_ends(400, 300), .rows = 400, .cols = 8, .of = 1, .with_nan = true},
+      {.spec = spec, .ends = {0, 0}, .rows = 0, .cols = 136, .of = 70},
+      {.spec = spec, .ends = {0, 0}, .rows = 3, .cols = 8, .of = 1}};
+  for (const ExpertsCastCase& c : cases) {
+    const ExpertsCastInputs inputs(c);
+    const PlacedExpertsCast placed(c, inputs, *backend, stream);
+    launch<Source, Out, C>(spec, placed.tensors());
+    BOOST_TEST(experts_difference(expected_of_experts(c, inputs), placed.outputs(stream)) == "", describe(c));
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(codes_and_transposed) {
+  check<ValueSource<bf16>, e4m3fn, kBoth>("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed");
+}
+BOOST_AUTO_TEST_CASE(transposed_alone) {
+  check<ValueSource<f16>, e5m2, kTransposed>("cast f16->e5m2 scale=128x1 out=transposed pow2");
+}
+BOOST_AUTO_TEST_CASE(gathered_rows) {
+  check<GatheredSource<bf16>, e4m3fn, kBoth>("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered");
+  check<GatheredSource<f32>, e4m3fn, kTransposed>("cast f32->e4m3fn scale=128x1 out=transposed gathered");
+}
+
+// What device memory holds decides nothing but which rows an expert has.
+BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const ExpertsCastCase c{
+      .spec = std::get<CastSpec>(parse("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed experts")),
+      .ends = {40, 90, 130, 200},
+      .rows = 200,
+      .cols = 24};
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  const ExpertsCastInputs inputs(c);
+  PlacedExpertsCast placed(c, inputs, *backend, stream);
+  for (const Ends& ends :
+       {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}}) {
+    placed.set_ends(ends, stream);
+    launch<ValueSource<bf16>, e4m3fn, kBoth>(c.spec, placed.tensors());
+    for (const auto& [name, matrix] : placed.outputs(stream)) BOOST_TEST(matrix.damage() == "", name);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
