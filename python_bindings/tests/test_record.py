@@ -86,7 +86,7 @@ def test_experts(tmp_path, capsys):
     """The products of a model's experts, by what they are in training and in decoding; none for other recipes."""
     pytest.importorskip("transformers.integrations.moe")
     file = config(tmp_path, model_type="qwen3_moe", **_SMALL, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=96)
-    code, text, _ = recorded(capsys, "--config", file, "--recipe", "rowwise,blockwise", "--tokens", "512", "--decode", "1,8")
+    code, text, _ = recorded(capsys, "--config", file, "--recipe", "rowwise,rowwise_folded", "--tokens", "512", "--decode", "1,8")
     assert code == 0
     lines = text.splitlines()
     grouped = {line.partition(" kernel=")[0].removeprefix("kernel ") for line in lines if "grouped_gemm" in line}
@@ -94,7 +94,11 @@ def test_experts(tmp_path, capsys):
     assert any("of=x*sigmoid(x)*up" in line and "scale=row+col" in line for line in lines)
     assert all("scale=row,row" in line for line in grouped) and not any("128x128" in line for line in grouped)
     text = recorded(capsys, "--config", file, "--recipe", "blockwise", "--tokens", "512", "--decode", "none")[1]
-    assert "grouped_gemm" not in text and "scale=128x128" in text
+    grouped = [line for line in text.splitlines() if "grouped_gemm" in line]
+    assert all("scale=1x128,1x128" in line if " along=k" in line else "scale=1x128,128x128" in line for line in grouped)
+    assert "gathered experts" in text and any(" along=k" in line for line in grouped) and " fast" not in "".join(grouped)
+    text = recorded(capsys, "--config", file, "--recipe", "rowwise_folded", "--tokens", "512", "--decode", "none")[1]
+    assert "grouped_gemm" not in text and "scale=row" in text
 
 
 def _run_experts(layer, tokens, options, fast_math, dtype, main_grad):

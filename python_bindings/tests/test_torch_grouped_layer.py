@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
 EXPERTS, TOKENS, N, K = 6, 90, 48, 80
+RECIPES = ("tensorwise", "rowwise", "blockwise")
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
@@ -24,8 +25,12 @@ def operands(device, dtype=torch.bfloat16):
 
 
 def quantized(x, recipe, format=torch.float8_e4m3fn):
-    """In float64, with a scale for each row, or for all of a matrix."""
+    """In float64, with a scale for each row, for all of a matrix, or for blocks: (rows, columns) of them."""
     x = x.detach().double().cpu()
+    if x.numel() == 0:
+        return x
+    if isinstance(recipe, tuple):
+        return torch.cat([torch.cat([quantized(part, "tensorwise") for part in rows.split(recipe[1], 1)], 1) for rows in x.split(recipe[0])])
     amax = x.abs().amax(-1, keepdim=True) if recipe == "rowwise" else x.abs().amax((-2, -1), keepdim=True)
     scale = (LIMITS[format] / amax.clamp(min=1e-12)).float()
     if recipe == "rowwise":
@@ -47,7 +52,7 @@ def ends_on(device, name="ragged"):
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("ends", ENDS)
 def test_values_and_gradients(ends, recipe, again, device):
     x, weight, grad = operands(device)
@@ -55,19 +60,25 @@ def test_values_and_gradients(ends, recipe, again, device):
     y = grouped_linear(x, weight, ends=ends_on(device, ends), options=options)
     assert y.dtype == torch.bfloat16 and y.shape == (TOKENS, N)
     y.backward(grad)
-    gradients = torch.float8_e4m3fn if recipe == "rowwise" else torch.float8_e5m2
-    rows, row_grads = quantized(x, recipe), quantized(grad, recipe, gradients)
-    columns, column_grads = quantized(x.T, recipe), quantized(grad.T, recipe, gradients)
+    gradients = torch.float8_e5m2 if recipe == "tensorwise" else torch.float8_e4m3fn
+    groups, of_weight = ((1, 128), (128, 128)) if recipe == "blockwise" else (recipe, recipe)
+    rows, row_grads = quantized(x, groups), quantized(grad, groups, gradients)
+    part = lambda each, format: (
+        lambda begin, end: quantized(each[begin:end].T, groups)  # groups of 128 begin with an expert's first row
+        if recipe == "blockwise"
+        else quantized(each.T, recipe, format)[:, begin:end]
+    )
+    columns, column_grads = part(x, torch.float8_e4m3fn), part(grad, gradients)
     begin = 0
     for e, end in enumerate(ENDS[ends]):
-        check(y[begin:end], rows[begin:end] @ quantized(weight[e], recipe).T)
-        check(x.grad[begin:end], row_grads[begin:end] @ quantized(weight[e].T, recipe).T)
-        check(weight.grad[e], column_grads[:, begin:end] @ columns[:, begin:end].T)
+        check(y[begin:end], rows[begin:end] @ quantized(weight[e], of_weight).T)
+        check(x.grad[begin:end], row_grads[begin:end] @ quantized(weight[e].T, of_weight).T)
+        check(weight.grad[e], column_grads(begin, end) @ columns(begin, end).T)
         begin = end
 
 
 def test_one_expert_has_the_bits_of_a_linear_layer():
-    for recipe in ("tensorwise", "rowwise"):
+    for recipe in RECIPES:
         for again in (False, True):
             options = LinearOptions(recipe, keep_weight_codes=not again)
             results = []
@@ -92,9 +103,10 @@ def step(x, weight, grad, ends, options, call=grouped_linear):
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
-def test_situations(device):
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_situations(recipe, device):
     """Accumulation, main_grad, one gradient alone, checkpointing, autocast, a compiled graph: the bits of a plain step."""
-    options = LinearOptions("rowwise", name="moe")
+    options = LinearOptions(recipe, name="moe")
     x, weight, grad = operands(device)
     ends = ends_on(device)
     plain = step(x, weight, grad, ends, options)
@@ -168,7 +180,7 @@ def test_nothing_and_master_weights():
 @pytest.mark.parametrize("activation", ["silu(x) * up", "relu(x)"])
 def test_activation(activation, device):
     """Within the cast, against a pass before it: values may differ by a rounding, and so by a code."""
-    for recipe in ("tensorwise", "rowwise"):
+    for recipe in RECIPES:
         x, weight, grad = operands(device)
         if "up" in activation:
             x = torch.cat([x.detach(), x.detach().flip(0)], 1).requires_grad_()
@@ -185,10 +197,11 @@ def test_activation(activation, device):
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
-def test_experts_mlp(device):
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_experts_mlp(recipe, device):
     """Against each token's experts one by one, in high precision."""
     torch.manual_seed(0)
-    options = LinearOptions("rowwise", name="moe")
+    options = LinearOptions(recipe, name="moe")
     x, grad = torch.randn(2, 40, 64, device=device)
     index, weights = torch.rand(40, 5, device=device).argsort(1)[:, :2], torch.rand(40, 2, device=device)
     gate_up, down = torch.randn(5, 96, 64, device=device), torch.randn(5, 64, 48, device=device)
@@ -249,7 +262,7 @@ def test_experts_mlp(device):
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_situations_of_experts_mlp(recipe, device):
     """Codes kept and made again, no gradient, each gradient alone, checkpointing, a compiled graph, autocast, main_grad, rows of
     other ranks: the bits of a plain step."""
@@ -299,7 +312,12 @@ def test_situations_of_experts_mlp(recipe, device):
     parts = [*parts, *torch.autograd.grad(parts, given[:2], (grad, grad))]
     assert (parts[0] + parts[1] - plain[0]).norm() < 0.05 * plain[0].norm()
     assert all((ours - theirs).norm() < 0.05 * theirs.norm() for ours, theirs in zip(parts[2:], plain[1:3]))
-    fast = step(lambda *each: experts_mlp(*each, fast_math=True), options=LinearOptions(recipe, name="moe", fast_gradients=True))
+    fast_gradients = LinearOptions(recipe, name="moe", fast_gradients=True)
+    if recipe == "blockwise":
+        with pytest.raises(LinearError, match='^experts "moe" fast_gradients: is set, but blockwise sums each 128 of a product separately'):
+            experts_mlp(x, index, *given[1:], fast_gradients)
+        fast_gradients = options
+    fast = step(lambda *each: experts_mlp(*each, fast_math=True), options=fast_gradients)
     assert all((ours - theirs).norm() < 0.01 * theirs.norm() for ours, theirs in zip(fast, plain))
     with pytest.raises(LinearError, match='linear "moe" fast_gradients: is for experts: a linear layer has it by ingot.float8'):
         linear(x, gate_up[0], options=LinearOptions(recipe, name="moe", fast_gradients=True))
@@ -384,8 +402,8 @@ def test_a_monitor_sees_the_weights():
             assert record["scale"] == "row"
 
 
-REFUSED = ("high_precision", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
-TAKEN = "tensorwise, rowwise, which grouped GEMMs take"
+REFUSED = ("high_precision", "rowwise_folded", "rowwise_with_gw_hp")
+TAKEN = "tensorwise, rowwise, blockwise, which grouped GEMMs take"
 
 
 def test_messages():

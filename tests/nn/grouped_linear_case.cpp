@@ -239,11 +239,18 @@ void GroupedLinearRun::check(const std::string& what) const {
         rows_of(got_grad_input, begin, end),
         expected_gemm(rows_of(g, begin, end), fake_quantized(transpose(weight), *grad_input.b), nullptr, case_.dtype),
         on_gpu, of + " grad_input");
-    ExpectedMatrix sums =
-        expected_gemm(columns_of(gt, begin, end), columns_of(xt, begin, end), nullptr, case_.grad_weight);
+    const auto of_expert = [&](const Matrix& all, const Matrix& values, const Cast& cast) {
+      if (cast.granularity != kRowGroups) return columns_of(all, begin, end);
+      return fake_quantized(columns_of(transpose(values), begin, end), cast);  // its groups begin with its first row
+    };
+    ExpectedMatrix sums = expected_gemm(of_expert(gt, grad_output_, *grad_weight.a),
+                                        of_expert(xt, values_, *grad_weight.b), nullptr, case_.grad_weight);
     if (case_.accumulate) {
       for (std::int64_t r = 0; r < case_.out; ++r) {
-        for (std::int64_t c = 0; c < case_.in; ++c) sums.value.at(r, c) += before_.at(e * case_.out + r, c);
+        for (std::int64_t c = 0; c < case_.in; ++c) {
+          sums.value.at(r, c) += before_.at(e * case_.out + r, c);
+          sums.bound.at(r, c) += 0x1p-23 * std::abs(sums.value.at(r, c));  // of a sum in f32
+        }
       }
     }
     check_part(rows_of(got_grad_weight, e * case_.out, (e + 1) * case_.out), sums, on_gpu, of + " grad_weight");

@@ -48,8 +48,8 @@ bool same(const std::vector<Matrix>& a, const std::vector<Matrix>& b) {
 }  // namespace
 
 BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
-  for (const LinearConfig& config :
-       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     small.config = config;
     expect_right(small);
   }
@@ -59,10 +59,15 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
   expect_right(small);
   small.activation = "gelu(x)";
   expect_right(small);
+  small.config = blockwise();
+  expect_right(small);
+  // More rows than a group of 128, features in two blocks, and a hot expert.
+  small = {.config = blockwise(), .experts = 2, .tokens = 140, .choices = 1, .features = 136, .hidden = 16};
+  expect_right(small);
 }
 
 BOOST_FIXTURE_TEST_CASE(takes_rows_of_other_ranks, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), blockwise(), casting_weight_again(rowwise())}) {
     small.config = config;
     small.lacks = true;
     expect_right(small);
@@ -80,12 +85,18 @@ BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) 
   c = small;
   c.grad_weights = false;
   expect_right(c);
+  c.config = blockwise();
+  expect_right(c);
+  c.grad_weights = true;
+  c.tokens = 0;
+  expect_right(c);
 }
 
 // Codes that are kept and weights that are cast again, with maxima of forward or without: the same bits, also again.
 BOOST_FIXTURE_TEST_CASE(bits_do_not_depend_on_what_is_kept, Fixture) {
   // Codes of the weights are more bytes than grad_hidden, and fewer.
-  for (const auto& [config, tokens] : {std::pair{tensorwise(), 13}, {rowwise(), 13}, {rowwise(), 90}}) {
+  for (const auto& [config, tokens] :
+       {std::pair{tensorwise(), 13}, {rowwise(), 13}, {rowwise(), 90}, {blockwise(), 90}}) {
     small.tokens = tokens;
     small.config = config;
     ExpertsMlpRun kept(small, *backend, stream);
@@ -123,11 +134,11 @@ BOOST_FIXTURE_TEST_CASE(weights_cast_again_take_little_memory, Fixture) {
 // Each gradient alone, with weights that are kept and cast again, and forward without what backward needs: the bits of
 // a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
-  ExpertsMlpRun all(small, *backend, stream);
-  all.enqueue();
-  const std::vector<Matrix> expected = all.results();
-  for (const LinearConfig& config : {rowwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {rowwise(), casting_weight_again(rowwise()), blockwise()}) {
     small.config = config;
+    ExpertsMlpRun all(small, *backend, stream);
+    all.enqueue();
+    const std::vector<Matrix> expected = all.results();
     for (const std::size_t wanted : {1U, 2U, 3U, 4U}) {
       ExpertsMlpRun one(small, *backend, stream);
       one.wants = {.input = wanted == 1, .router = wanted == 2, .up_weight = wanted == 3, .down_weight = wanted == 4};
@@ -135,14 +146,14 @@ BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
       BOOST_TEST((one.results()[wanted].values == expected[wanted].values), wanted);
       BOOST_TEST((one.results()[0].values == expected[0].values), wanted);
     }
+    ExpertsMlpForwardTensors tensors = all.forward_tensors();
+    const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
+    tensors.saved = nullptr;
+    tensors.scratch = scratch;
+    all.reset();
+    experts_mlp_forward(all.plan, *backend, tensors, {stream});
+    BOOST_TEST((all.results()[0].values == expected[0].values));
   }
-  ExpertsMlpForwardTensors tensors = all.forward_tensors();
-  const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
-  tensors.saved = nullptr;
-  tensors.scratch = scratch;
-  all.reset();
-  experts_mlp_forward(all.plan, *backend, tensors, {stream});
-  BOOST_TEST((all.results()[0].values == expected[0].values));
 }
 
 // No copy of the tokens' rows: each is gathered by a cast, and each direction ends with one sum.
@@ -225,7 +236,7 @@ BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {
   check_contains(refusal([](auto& o) { o.experts = 0; }), {"experts \"moe\" experts: is 0, but must be 1 to "});
   check_contains(refusal([](auto& o) { o.activation = "silu(x) * gate"; }, ErrorCode::invalid_spec),
                  {"experts \"moe\" activation: \"silu(x) * gate\" must be an expression of x"});
-  check_contains(refusal([](auto& o) { o.config = blockwise(); }), {"experts \"moe\" config: is \""});
+  check_contains(refusal([](auto& o) { o.config = delayed(); }), {"experts \"moe\" config: is \""});
   check_contains(refusal([](auto& o) { o.shape.hidden = -1; }), {"experts \"moe\" hidden: is -1"});
 }
 

@@ -46,7 +46,7 @@ struct Fixture {
 
 std::vector<ExpertsMlpCase> cases() {
   std::vector<ExpertsMlpCase> all;
-  for (LinearConfig config : {tensorwise(), rowwise()}) {
+  for (LinearConfig config : {tensorwise(), rowwise(), blockwise()}) {
     for (const OtherCodes weight : {OtherCodes::together, OtherCodes::again}) {
       config.weight = weight;
       all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144});
@@ -62,6 +62,8 @@ std::vector<ExpertsMlpCase> cases() {
                  .grad_weight = Dtype::f32});
   all.push_back({.config = rowwise(), .tokens = 0, .features = 64, .hidden = 32});
   all.push_back({.config = rowwise(), .tokens = 7, .features = 64, .hidden = 32});
+  all.push_back({.config = blockwise(), .tokens = 0, .features = 64, .hidden = 32});
+  all.push_back({.config = blockwise(), .experts = 2, .tokens = 300, .choices = 1, .features = 272, .hidden = 144});
   return all;
 }
 
@@ -75,15 +77,13 @@ BOOST_AUTO_TEST_SUITE_END()
 
 // Sums of gradients are added once a step: not replayed.
 BOOST_FIXTURE_TEST_CASE(adds_to_sums, Fixture) {
-  const ExpertsMlpCase c{.config = rowwise(),
-                         .tokens = 300,
-                         .features = 272,
-                         .hidden = 144,
-                         .grad_weight = Dtype::f32,
-                         .accumulate = true};
-  ExpertsMlpRun run(c, backend, stream);
-  run.enqueue();
-  run.check(describe(c));
+  for (const LinearConfig& config : {rowwise(), blockwise()}) {
+    const ExpertsMlpCase c{
+        .config = config, .tokens = 300, .features = 272, .hidden = 144, .grad_weight = Dtype::f32, .accumulate = true};
+    ExpertsMlpRun run(c, backend, stream);
+    run.enqueue();
+    run.check(describe(c));
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

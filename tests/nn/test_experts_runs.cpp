@@ -31,7 +31,9 @@ namespace {
 
 using Lines = std::set<std::string>;
 
-std::vector<LinearConfig> recipes_of_experts() { return {tensorwise(), rowwise()}; }
+std::vector<LinearConfig> recipes_of_experts() { return {tensorwise(), rowwise(), blockwise()}; }
+
+bool takes_fast_sums(const LinearConfig& config) { return config.output.a->granularity != kRowGroups; }
 
 // All but grouped GEMMs, whose kernels are a GPU's choice.
 Lines casts_of(const Recording& recording) {
@@ -86,7 +88,7 @@ void for_each_way(const LinearConfig& recipe, const Use& use) {
       for (const bool accumulate : {false, true}) {
         LinearConfig config = recipe;
         config.weight = weight;
-        config.grad_input.fast_accumulation = config.grad_weight.fast_accumulation = fast;
+        config.grad_input.fast_accumulation = config.grad_weight.fast_accumulation = fast && takes_fast_sums(config);
         use(config, fast, accumulate);
       }
     }
@@ -160,7 +162,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_missing_of_experts_with_biases) {
                             .grad_weight = accumulate ? Dtype::f32 : Dtype::bf16,
                             .accumulate = accumulate};
         for (const bool keeps : {false, true}) {
-          c.keeps_amax = keeps && config.weight == OtherCodes::again;
+          c.keeps_amax = keeps && config.weight == OtherCodes::again && takes_fast_sums(config);
           DryRun dry(gpu_named("h200"));
           Stream stream(dry.backend());
           GroupedLinearRun run(c, dry.backend(), stream);
@@ -190,9 +192,13 @@ Lines trained_products(const LinearConfig& config, std::int64_t rows, std::int64
       if (out == Dtype::f32) spec.gemm.epilogue.c = out;
       lines.insert(print(KernelSpec(with_grouped_tiling(spec, size, experts, multiprocessors))));
     };
-    add(config.output, {rows, n, k}, Dtype::bf16, false, true);
-    add(config.grad_input, {rows, k, n}, Dtype::bf16, false, fast);
-    for (const Dtype out : {Dtype::bf16, Dtype::f32}) add(config.grad_weight, {n, k, rows}, out, true, fast);
+    const bool takes_fast = takes_fast_sums(config);
+    const std::int64_t columns = takes_fast ? rows : 128 * expert_slots(rows, experts);
+    add(config.output, {rows, n, k}, Dtype::bf16, false, takes_fast);
+    add(config.grad_input, {rows, k, n}, Dtype::bf16, false, fast && takes_fast);
+    for (const Dtype out : {Dtype::bf16, Dtype::f32}) {
+      add(config.grad_weight, {n, k, columns}, out, true, fast && takes_fast);
+    }
   }
   return lines;
 }
@@ -269,7 +275,7 @@ BOOST_AUTO_TEST_CASE(other_recipes_run_without_experts) {
     run_training(dry.backend(), {.layers = {experts_layer(false)}, .recipes = {recipe.config}, .tokens = {kTokens}});
     BOOST_TEST(dry.recording().empty() == !experts_take(recipe.config), recipe.name);
   }
-  BOOST_TEST((taken == std::vector<std::string>{"tensorwise", "rowwise"}));
+  BOOST_TEST((taken == std::vector<std::string>{"tensorwise", "rowwise", "blockwise"}));
 }
 
 // Their published configs say so: heads, their sizes and the sizes of the MLPs.

@@ -70,8 +70,8 @@ LinearConfig casting_weight_again(LinearConfig config) {
 
 // Experts without rows first, last and between, one with one row, and rows that no expert has.
 BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
-  for (const LinearConfig& config :
-       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     expect_right({.config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36});
     expect_right({.config = config,
                   .ends = {5, 9},
@@ -84,8 +84,28 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
   }
 }
 
+// Groups of 128 rows, whole ones and one row more or less, of several experts; features in several blocks, and blocks
+// of weights that are cut short; one hot expert, and many with a few rows.
+BOOST_FIXTURE_TEST_CASE(groups_begin_with_each_experts_first_row, Fixture) {
+  LinearConfig groups_of_weights = blockwise();
+  groups_of_weights.output.b->granularity = groups_of_weights.grad_input.b->granularity = kRowGroups;
+  for (const LinearConfig& config : {blockwise(), casting_weight_again(blockwise()), groups_of_weights}) {
+    expect_right({.config = config, .ends = {5, 132, 133, 262, 262, 390}, .rows = 400, .in = 136, .out = 260});
+    expect_right({.config = config,
+                  .ends = one_hot_ends(300, 5, 2),
+                  .rows = 300,
+                  .in = 20,
+                  .out = 130,
+                  .dtype = Dtype::f16,
+                  .grad_weight = Dtype::f32,
+                  .accumulate = true,
+                  .gated = true});
+    expect_right({.config = config, .ends = zipf_ends(290, 40), .rows = 290, .in = 16, .out = 24, .tokens = 70});
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     expect_right({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8});
     expect_right({.config = config, .ends = {11}, .rows = 11, .in = 16, .out = 8, .dtype = Dtype::f16});
   }
@@ -103,7 +123,7 @@ BOOST_FIXTURE_TEST_CASE(places_operands_where_a_gpu_loads_them, Fixture) {
     }
   };
   Stream of_watched(watched);
-  for (const LinearConfig& config : {tensorwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), blockwise(), casting_weight_again(rowwise())}) {
     for (const std::int32_t rows : {1, 9, 17, 40, 63, 64, 65, 130}) {
       GroupedLinearRun run({.config = config, .ends = {rows / 2, rows}, .rows = rows, .in = 48, .out = 80}, watched,
                            of_watched);
@@ -111,19 +131,19 @@ BOOST_FIXTURE_TEST_CASE(places_operands_where_a_gpu_loads_them, Fixture) {
       run.check("of few rows");
     }
   }
-  BOOST_TEST(operands == 2 * 8 * 3 * 2);
+  BOOST_TEST(operands == 3 * 8 * 3 * 2);
 }
 
 // The expression is computed within the cast.
 BOOST_FIXTURE_TEST_CASE(takes_a_prologue, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     expect_right({.config = config, .ends = {0, 7, 8, 24}, .rows = 24, .in = 20, .out = 36, .gated = true});
   }
 }
 
 // Rows of tokens, of which each expert has some: the bits of copies of them, and float64's results.
 BOOST_FIXTURE_TEST_CASE(takes_rows_of_tokens, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(rowwise())}) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
       GroupedLinearCase c{
           .config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36, .dtype = dtype, .tokens = 9};
@@ -178,7 +198,7 @@ BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
 
 // No token for any expert: an empty index, of tokens or of none.
 BOOST_FIXTURE_TEST_CASE(takes_an_empty_index, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     GroupedLinearRun run({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8}, *backend, stream);
     run.enqueue();
     const RowIndex none{.data = nullptr, .rows = 0, .device = backend->device()};
@@ -263,8 +283,8 @@ BOOST_AUTO_TEST_CASE(kept_maxima_save_a_launch) {
 }
 
 BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
-  for (const LinearConfig& config :
-       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     BOOST_TEST_CONTEXT(ingot::print(config)) {
       const GroupedLinearCase c{.config = config, .ends = {3, 3, 24}, .rows = 24, .in = 24, .out = 40};
       GroupedLinearRun unobserved(c, *backend, stream);
@@ -279,12 +299,16 @@ BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
         BOOST_TEST((run.results()[i].values == unobserved.results()[i].values), i);
       }
       const bool again = config.weight == OtherCodes::again;
-      std::vector<std::string> expected{"weight output"};
+      // Blocks of 128 rows are of the whole stack only where each expert has a multiple of them.
+      const bool by_block = run.plan.weight.spec.scale == kBlocks;
+      std::vector<std::string> expected{by_block ? "weight output, without values" : "weight output"};
       if (!again) expected.emplace_back("weight grad_input, transposed, without values");
-      expected.insert(expected.end(), {"input output", "input grad_weight, transposed", "grad_output grad_input",
-                                       "grad_output grad_weight, transposed"});
+      const std::string of_slots = run.plan.in_slots() ? ", without values" : "";
+      expected.insert(expected.end(), {"input output", "input grad_weight, transposed" + of_slots,
+                                       "grad_output grad_input", "grad_output grad_weight, transposed" + of_slots});
       if (again) expected.emplace_back("weight grad_input, transposed, without values");
       BOOST_TEST_CHECK(log.lines == expected, boost::test_tools::per_element());
+      if (by_block) continue;
       const MonitorRecord record = monitor.records()[0];
       const CastSpec& cast = run.plan.weight.spec;
       const std::vector<double> maxima = maxima_of(run.weight(), cast.scale == kRowwise ? 1 : 40);
@@ -300,6 +324,19 @@ BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
       BOOST_TEST_CHECK(record.stats.largest_scale_inv == scale_inv(std::ranges::max(maxima)), close);
     }
   }
+}
+
+BOOST_FIXTURE_TEST_CASE(whole_blocks_of_weights_are_observed, Fixture) {
+  GroupedLinearRun run({.config = blockwise(), .ends = {3, 3, 24}, .rows = 24, .in = 144, .out = 128}, *backend,
+                       stream);
+  Monitor monitor(*backend);
+  run.enqueue(&monitor);
+  monitor.step_done(stream);
+  const MonitorRecord record = monitor.records()[0];
+  BOOST_TEST(record.elements == 3 * 128 * 144);
+  BOOST_TEST((record.spec.scale == kBlocks));
+  BOOST_TEST(record.sqnr() > 25);
+  BOOST_TEST(record.stats.amax == static_cast<float>(std::ranges::max(maxima_of(run.weight(), 128))));
 }
 
 // A weight of rows with a stride: no view has one expert in each row.
@@ -362,9 +399,16 @@ BOOST_AUTO_TEST_CASE(a_plan_says_what_groups_do_not_take) {
     check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
                    {"but all three GEMMs of experts must be in FP8"});
   }
-  for (const LinearConfig& config : {blockwise(), delayed()}) {
+  check_contains(message_of_plan({.config = delayed(), .experts = 2, .shape = shape}),
+                 {"but the scales of experts are dynamic: take tensorwise, rowwise or blockwise"});
+  LinearConfig mixed = blockwise();
+  mixed.grad_weight.a->granularity = mixed.grad_weight.b->granularity = kRowwise;
+  LinearConfig blocks = blockwise();
+  blocks.grad_weight.b->granularity = kBlocks;
+  for (const LinearConfig& config : {mixed, blocks}) {
     check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
-                   {"but the scales of experts are dynamic, of tensors or rows: take tensorwise or rowwise"});
+                   {"but where scales of experts are of groups of 128, all are, and grad_weight's are 1x128: take "
+                    "blockwise"});
   }
   check_contains(message_of_plan({.config = rowwise_folded(), .experts = 2, .shape = shape}),
                  {"but experts' inputs are cast together, and no scale_inv are folded"});

@@ -1,4 +1,4 @@
-// The linear layers of many experts on a GPU: float64's results for both recipes, with codes of the weights kept or
+// The linear layers of many experts on a GPU: float64's results for each recipe, with codes of the weights kept or
 // made again, and a captured step that is replayed.
 #include "support/gpu_test.h"
 
@@ -30,7 +30,7 @@ struct Fixture {
 // Experts without rows, with one, and with more than a tile; rows that no expert has.
 std::vector<GroupedLinearCase> cases() {
   std::vector<GroupedLinearCase> all;
-  for (LinearConfig config : {tensorwise(), rowwise()}) {
+  for (LinearConfig config : {tensorwise(), rowwise(), blockwise()}) {
     for (const OtherCodes weight : {OtherCodes::together, OtherCodes::again}) {
       config.weight = weight;
       all.push_back({.config = config, .ends = {0, 150, 151, 151, 300, 300}, .rows = 307, .in = 208, .out = 144});
@@ -48,14 +48,17 @@ std::vector<GroupedLinearCase> cases() {
     config.weight = OtherCodes::again;
     all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 307, .in = 208, .out = 144, .keeps_amax = true});
   }
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 300, .in = 208, .out = 144, .gated = true});
   }
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 310, .in = 208, .out = 144, .tokens = 64});
   }
   all.push_back({.config = rowwise(), .ends = {4, 17}, .rows = 17, .in = 64, .out = 32});
   all.push_back({.config = rowwise(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
+  all.push_back({.config = blockwise(), .ends = {4, 17}, .rows = 17, .in = 64, .out = 32});
+  all.push_back({.config = blockwise(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
+  all.push_back({.config = blockwise(), .ends = {127, 256, 384, 385, 513}, .rows = 520, .in = 272, .out = 400});
   return all;
 }
 
@@ -86,7 +89,7 @@ BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_captured_step_replays, Fixture) {
-  for (const GroupedLinearCase& c : {cases()[0], cases()[6]}) {
+  for (const GroupedLinearCase& c : {cases()[0], cases()[4], cases()[8], cases()[12]}) {
     GroupedLinearRun run(c, backend, stream);
     run.enqueue();
     Graph graph(stream, [&] { run.enqueue(); });

@@ -375,14 +375,14 @@ BOOST_AUTO_TEST_CASE(experts_are_left_out_with_a_warning) {
   WarmRequest request;
   request.layers = {write(folder, "layers.json", R"({"training": [{"in_features": 256, "out_features": 512},
       {"kind": "experts", "experts": 8, "chosen": 2, "in_features": 256, "out_features": 512}]})")};
-  request.recipes = {"blockwise", "rowwise", "delayed"};
+  request.recipes = {"rowwise_folded", "rowwise", "delayed"};
   request.training_tokens = "1-70";
   request.gpus = {"h200", "a100"};
   std::vector<std::string> warnings;
   request.warn = [&](const std::string& text) { warnings.push_back(text); };
   const std::vector<WarmJob> jobs = plan_warm(request);
   const std::vector<std::string> expected{
-      "experts are left out of delayed, blockwise: they train by tensorwise, rowwise",
+      "experts are left out of delayed, rowwise_folded: they train by tensorwise, rowwise, blockwise",
       "experts are left out for a100: their GEMMs run on Hopper (sm_90a)"};
   BOOST_TEST_CHECK(warnings == expected, boost::test_tools::per_element());
   BOOST_TEST(count_grouped(jobs) > 0U);

@@ -78,7 +78,7 @@ def convert_experts_(
 ) -> List[str]:
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
-    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); another name calls again. fast_gradients
+    frozen ones get no gradient. recipe: "tensorwise", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
     and fast_math: as LinearOptions and experts_mlp() have them.
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
@@ -87,7 +87,7 @@ def convert_experts_(
     whose experts are FP8 already, for another recipe, for hidden and intermediate sizes that are no multiples of 16, and for a
     model on a GPU other than Hopper."""
     stacks = stacks_to_convert(model)
-    check_recipe_of_experts("convert_experts_", recipe)
+    check_recipe_of_experts("convert_experts_", recipe, fast_gradients)
     for name, module in stacks.items():
         module.ingot_options = LinearOptions(recipe, name or type(module).__name__, fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
@@ -219,7 +219,7 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     seen: Set[_Kind] = set()
     for module in filter(is_stack, model.modules()):
         for fast in (False, True):
-            _run_stack(module, tokens, (dtype, dtype), recipe, (fast, fast), seen)
+            _run_stack(module, tokens, (dtype, dtype), recipe, (fast and recipe != "blockwise", fast), seen)
 
 
 def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional[torch.dtype]) -> None:

@@ -241,12 +241,14 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
         )
 
 
-RECIPES_OF_EXPERTS = ("tensorwise", "rowwise")  # that grouped GEMMs take
+RECIPES_OF_EXPERTS = ("tensorwise", "rowwise", "blockwise")  # that grouped GEMMs take
 
 
-def check_recipe_of_experts(subject: Subject, recipe: str) -> None:
+def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool) -> None:
     if recipe not in RECIPES_OF_EXPERTS:
         refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES_OF_EXPERTS)}, which grouped GEMMs take")
+    if fast_gradients and recipe == "blockwise":
+        refuse(subject, "fast_gradients: is set, but blockwise sums each 128 of a product separately, by their scales: leave it out")
 
 
 _MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the GPU

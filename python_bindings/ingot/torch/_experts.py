@@ -173,7 +173,7 @@ def experts_mlp(
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
     2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns
-    (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise" or "rowwise",
+    (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise", "rowwise" or "blockwise",
     keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
     activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last; on the CPU neither of the two fast
     ones changes anything. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden

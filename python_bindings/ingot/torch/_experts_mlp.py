@@ -178,7 +178,7 @@ def run_experts_mlp(
     """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
     unless all_have_experts, are no expert's, and no token has them."""
     subject = SubjectOfExperts("experts", options)
-    check_recipe_of_experts(subject, options.recipe)
+    check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
     main_grads = (
         main_grad_of_experts(up, subject, "gate_up_weight "),
         main_grad_of_experts(down, subject, "down_weight "),

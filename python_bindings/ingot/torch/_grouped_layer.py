@@ -139,7 +139,7 @@ def run_grouped_layer(
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
     input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
     subject = SubjectOfExperts("grouped linear", options)
-    check_recipe_of_experts(subject, options.recipe)
+    check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
         return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]

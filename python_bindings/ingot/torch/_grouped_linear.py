@@ -167,11 +167,11 @@ def grouped_linear(
     the input's, and bfloat16 for codes.
 
     A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
-    its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise" or "rowwise", its name and
-    keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under autocast, and the
+    its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise", "rowwise" or
+    "blockwise", its name and keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under autocast, and the
     output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
-    experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; those of
-    the output and of the input's gradient are not written. The weights of experts without rows get zeros. activation: an
+    experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; blockwise,
+    each 128 rows of an expert have their own. Those of the output and of the input's gradient that no expert has are not written. The weights of experts without rows get zeros. activation: an
     expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
     (M, 2 * K), x and then up. Backward keeps such an input.
 

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -39,7 +40,7 @@ std::size_t grouped_linear_backward_scratch(const GroupedLinearPlan& plan, const
   const std::int64_t tokens = t.saved->tokens;
   const LinearGradients wants = wanted(t);
   if (!wants.input || lent_by_grad_weight(plan, t).data == nullptr) return plan.backward_scratch(tokens, wants);
-  return plan.rows.backward_scratch(GroupedLinearPlan::placed_tokens(tokens), wants).bytes;
+  return plan.grad_output_scratch(tokens, wants).bytes;
 }
 
 // ---- checks --------------------------------------------------------------------------------------------------------
@@ -199,8 +200,9 @@ Tensor one_in_each_row(const Tensor& stack, std::int64_t matrices) {
   return matrix(stack.data, stack.dtype, matrices, stack.rows / matrices * stack.cols, stack.device);
 }
 
-// A scale of each row is one of a row of the stack, and a scale of each expert one of a row that has all its values.
-// Transposed codes are those of each expert, not of the stack, and come without values.
+// A scale of each row, or group in it, is one of a row of the stack, and a scale of each expert one of a row that has
+// all its values. Blocks are those of the stack where each expert has a multiple of their rows. Transposed codes are
+// those of each expert, not of the stack, and come without values.
 void report_weights(const GroupedLinearPlan& plan, const CastSpec& spec, const CastTensors& tensors,
                     const LinearRun& run) {
   CastEvent event{};
@@ -209,13 +211,14 @@ void report_weights(const GroupedLinearPlan& plan, const CastSpec& spec, const C
   if (spec.codes) {
     const bool by_expert = spec.scale == kTensorwise;
     const auto dense = [](const Tensor& stack) { return stack.row_stride == stack.cols; };
-    const bool has_values = !by_expert || (dense(tensors.input) && dense(tensors.codes));
+    const bool has_values = by_expert ? dense(tensors.input) && dense(tensors.codes)
+                                      : spec.scale.rows == 0 || plan.rows.shape.out_features % spec.scale.rows == 0;
     const auto seen = [&](const Tensor& stack) { return by_expert ? one_in_each_row(stack, plan.experts) : stack; };
     event.gemms = "output";
     event.values = has_values ? seen(tensors.input) : Tensor{};
     event.codes = seen(tensors.codes);
     event.scale_inv = tensors.scale_inv;
-    event.scale = kRowwise;
+    event.scale = by_expert ? kRowwise : spec.scale;
     run.observer->cast(event, run.stream);
   }
   if (!spec.transposed) return;
@@ -253,12 +256,66 @@ Float8View transposed_weights(const GroupedLinearPlan& plan, Backend& backend, c
   return made;
 }
 
-// Of codes that were placed for more tokens, those of the call's.
+// Of codes that were placed for more tokens, those of the call's. Slots have room for just these.
 Float8View of_tokens(Float8View placed, const CastSpec& cast, std::int64_t tokens) {
+  if (cast.experts || cast.scale == kRowGroups) {
+    if (is_given(placed.codes)) placed.codes.rows = tokens;
+    return placed;
+  }
   placed.codes.rows = is_given(placed.codes) ? tokens : 0;
   placed.transposed.cols = is_given(placed.transposed) ? tokens : 0;
   if (cast.scale == kRowwise && is_given(placed.scale_inv)) placed.scale_inv.cols = tokens;
   return placed;
+}
+
+// The codes of the input. transposed_scale_inv: as a cast writes them.
+Float8View input_codes(const GroupedLinearPlan& plan, std::int64_t tokens, LinearPass pass, const MemoryRegion& saved,
+                       const MemoryRegion& scratch, Device device) {
+  const CastSpec& spec = plan.rows.input_of(pass).spec;
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
+  if (!plan.in_slots()) return of_tokens(linear_input_codes(plan.rows, placed, saved, scratch, device), spec, tokens);
+  const LinearForwardScratch places = plan.rows.forward_scratch(placed, pass);
+  const LinearSavedMemory kept = pass == LinearPass::inference ? LinearSavedMemory{} : plan.saved_memory(tokens);
+  const Tensor scale_inv = places.input_scale_inv.in(scratch, device);
+  return of_tokens({.codes = places.input_codes.in(scratch, device),
+                    .transposed = kept.input_transposed.in(saved, device),
+                    .scale_inv = scale_inv_by_group(scale_inv, kRowGroups, tokens, plan.rows.shape.in_features),
+                    .transposed_scale_inv = kept.input_scale_inv.in(saved, device)},
+                   spec, tokens);
+}
+
+// The codes of grad_output; likewise.
+Float8View grad_output_codes(const GroupedLinearPlan& plan, std::int64_t tokens, const LinearGradients& wants,
+                             const MemoryRegion& scratch, Device device) {
+  const CastSpec& spec = plan.rows.grad_output_of(wants).cast.spec;
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
+  if (!plan.in_slots()) {
+    return of_tokens(linear_grad_output_codes(plan.rows, placed, wants, scratch, device), spec, tokens);
+  }
+  const LinearBackwardScratch places = plan.grad_output_scratch(tokens, wants);
+  const Tensor of_transposed = places.transposed_scale_inv.in(scratch, device);
+  const Tensor scale_inv = places.scale_inv.in(scratch, device);
+  return {.codes = places.codes.in(scratch, device),
+          .transposed = places.transposed.in(scratch, device),
+          .scale_inv = spec.codes ? scale_inv_by_group(scale_inv, kRowGroups, tokens, plan.rows.shape.out_features)
+                                  : of_transposed,
+          .transposed_scale_inv = of_transposed};
+}
+
+// The scale_inv of transposed codes of `rows` rows in slots as a GEMM reads them; others as they are.
+Tensor scale_inv_along_k(const GroupedLinearPlan& plan, const Tensor& scale_inv, std::int64_t tokens,
+                         std::int64_t cols) {
+  if (!plan.in_slots()) return scale_inv;
+  return transposed_scale_inv(scale_inv, kColumnGroups, plan.placed_columns(tokens), cols);
+}
+
+// Those of the weights' transposed codes.
+Tensor weight_scale_inv_along_k(const GroupedLinearPlan& plan, const Tensor& scale_inv) {
+  if (!plan.in_slots()) return scale_inv;
+  const ScaleGranularity scale = plan.weight_scale_of_grad_input();
+  const auto [in, out, bias] = plan.rows.shape;
+  const std::int64_t groups = scale_count({scale.rows, 0}, out, in);  // of each expert's rows
+  return transposed_scale_inv(scale_inv, scale, plan.experts * groups * scale.rows, in);
 }
 
 }  // namespace
@@ -273,9 +330,7 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
   const std::int64_t tokens = rows_of(t.input, t.row_index);
   CastSpec spec = plan.rows.input_of(pass).spec;
   spec.gathered = t.row_index.has_value();
-  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
-  const Float8View input =
-      of_tokens(linear_input_codes(plan.rows, placed, saved, t.scratch, backend.device()), spec, tokens);
+  const Float8View input = input_codes(plan, tokens, pass, saved, t.scratch, backend.device());
   CastTensors tensors{.input = t.input,
                       .row_index = t.row_index.value_or(RowIndex{}),
                       .codes = input.codes,
@@ -283,8 +338,9 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
                       .scale_inv = input.scale_inv,
                       .inputs = t.prologue_inputs};
   if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
-  Tensor observed =
-      plan.rows.forward_scratch(placed, pass, step.observes_values).observed.in(t.scratch, backend.device());
+  if (spec.experts) tensors.ends = t.ends;
+  Tensor observed = plan.rows.forward_scratch(GroupedLinearPlan::placed_tokens(tokens), pass, step.observes_values)
+                        .observed.in(t.scratch, backend.device());
   if (is_given(observed)) observed.rows = tokens;
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
   backend.grouped_gemm(plan.output_gemm,
@@ -317,6 +373,7 @@ void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend, c
   if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.codes.transposed_scale_inv;
   tensors.known_amax = grad_output.row_amax;
   tensors.known_transposed_amax = grad_output.column_amax;
+  if (order.experts) tensors.ends = grad_output.ends;
   cast(step, {"grad_output", "grad_input", "grad_weight"}, order, tensors, {}, run.stream);
 }
 
@@ -338,7 +395,7 @@ void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend
                         .b = weight.transposed,
                         .ends = t.ends,
                         .scale_inv_a = grad_output.scale_inv,
-                        .scale_inv_b = weight.transposed_scale_inv,
+                        .scale_inv_b = weight_scale_inv_along_k(plan, weight.transposed_scale_inv),
                         .out = t.grad_input},
                        run.stream);
 }
@@ -349,19 +406,21 @@ void multiply_grouped_grad_weight(const GroupedLinearPlan& plan, Backend& backen
   const std::int64_t tokens = t.saved->tokens;
   const LinearSavedMemory saved = plan.saved_memory(tokens);
   Tensor input = saved.input_transposed.in(t.saved->memory, backend.device());
-  input.cols = tokens;
+  if (!plan.in_slots()) input.cols = tokens;
+  const auto [in, out, bias] = plan.rows.shape;
   GroupedGemmSpec spec = plan.grad_weight_gemm;
   spec.gemm.out = t.grad_weight.dtype;
   if (t.accumulate) spec.gemm.epilogue.c = t.grad_weight.dtype;
-  backend.grouped_gemm(spec,
-                       {.a = grad_output.transposed,
-                        .b = input,
-                        .ends = t.ends,
-                        .scale_inv_a = grad_output.transposed_scale_inv,
-                        .scale_inv_b = saved.input_scale_inv.in(t.saved->memory, backend.device()),
-                        .out = t.grad_weight,
-                        .c = t.accumulate ? t.grad_weight : Tensor{}},
-                       run.stream);
+  backend.grouped_gemm(
+      spec,
+      {.a = grad_output.transposed,
+       .b = input,
+       .ends = t.ends,
+       .scale_inv_a = scale_inv_along_k(plan, grad_output.transposed_scale_inv, tokens, out),
+       .scale_inv_b = scale_inv_along_k(plan, saved.input_scale_inv.in(t.saved->memory, backend.device()), tokens, in),
+       .out = t.grad_weight,
+       .c = t.accumulate ? t.grad_weight : Tensor{}},
+      run.stream);
 }
 
 namespace {
@@ -370,16 +429,14 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
                       const LinearGradients& wants, const LinearRun& run) {
   const ObservedRange range(run.observer, plan.rows.name, "backward");
   const std::int64_t tokens = t.saved->tokens;
-  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
-  const Float8View grad_output =
-      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()),
-                plan.rows.grad_output_of(wants).cast.spec, tokens);
+  const Float8View grad_output = grad_output_codes(plan, tokens, wants, t.scratch, backend.device());
   cast_grouped_grad_output(
-      plan, backend, {.values = t.grad_output, .index = t.grad_output_index, .wants = wants, .codes = grad_output},
+      plan, backend,
+      {.values = t.grad_output, .index = t.grad_output_index, .wants = wants, .ends = t.ends, .codes = grad_output},
       run);
   if (wants.input) {
     const MemoryRegion lent = lent_by_grad_weight(plan, t);
-    const std::size_t begin = plan.rows.backward_scratch(placed, wants).bytes;
+    const std::size_t begin = plan.grad_output_scratch(tokens, wants).bytes;
     const MemoryRegion scratch = part_of(t.scratch, begin, plan.weight_again_memory().bytes);
     multiply_grouped_grad_input(plan, backend, t, grad_output, lent.data != nullptr ? lent : scratch, run);
   }

@@ -22,7 +22,8 @@
 // or with a scale of each expert [experts, N * K], rowwise; transposed codes [experts * K, N] come without values.
 //
 // The scales of input and grad_output are those of a layer that has all rows: along the rows, where the gradients of
-// weights sum, experts share a scale for each feature. The weights' scales are each expert's own.
+// weights sum, experts share a scale for each feature. But those of groups of 128 rows are an expert's own, as its
+// first group begins with its first row. The weights' scales are each expert's own.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +38,9 @@ namespace ingot {
 
 struct GroupedLinearPlanOptions {
   std::string name = "experts";  // in messages and for observers
-  // Of the recipes tensorwise() and rowwise(): all three GEMMs in FP8, scales dynamic and of tensors or rows, and
-  // OtherCodes::together for the input. OtherCodes::again for the weight: backward casts it once more, and forward
-  // makes no codes for it.
+  // Of the recipes tensorwise(), rowwise() and blockwise(): all three GEMMs in FP8, scales dynamic, of tensors or rows
+  // or all of groups and blocks of 128, and OtherCodes::together for the input. OtherCodes::again for the weight:
+  // backward casts it once more, and forward makes no codes for it.
   LinearConfig config{};
   std::int64_t experts = 0;  // 1 to kMostExperts
   LinearShape shape{};       // of one expert; without a bias
@@ -49,7 +50,7 @@ struct GroupedLinearPlanOptions {
   std::string subject{};    // what messages call it; default: grouped linear "<name>"
 };
 
-// Is it a config that grouped_linear_plan() takes? Of the recipes, tensorwise() and rowwise() are.
+// Is it a config that grouped_linear_plan() takes? Of the recipes, tensorwise(), rowwise() and blockwise() are.
 INGOT_API bool experts_take(const LinearConfig& config);
 
 // A plain value, as LinearPlan is.
@@ -72,11 +73,17 @@ struct INGOT_API GroupedLinearPlan {
   std::optional<ScaleGranularity> weight_amax_granularity() const;
   // What shares a scale_inv in the codes that the GEMM of grad_input reads, in terms of the weight.
   ScaleGranularity weight_scale_of_grad_input() const;
-  LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(placed_tokens(tokens)); }
+  LinearSavedMemory saved_memory(std::int64_t tokens) const;
+  // Of backward_scratch() only codes, transposed codes and their scale_inv, of grad_output.
+  LinearBackwardScratch grad_output_scratch(std::int64_t tokens, const LinearGradients& wants) const;
   // observed: for runs whose observer wants values.
   std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
   std::size_t backward_scratch(std::int64_t tokens, const LinearGradients& wants) const;
 
+  // Do groups of 128 rows share a scale, so that transposed codes are in slots (CastSpec::experts)?
+  bool in_slots() const { return has_group_scale_inv(grad_weight_gemm.gemm); }
+  // The columns of transposed codes: slots, or placed_tokens().
+  std::int64_t placed_columns(std::int64_t tokens) const;
   // The tokens that memory has room for: rows of transposed codes begin at multiples of 16 bytes from 64 tokens on.
   static std::int64_t placed_tokens(std::int64_t tokens) {
     constexpr std::int64_t kLeast = 64;
@@ -155,7 +162,8 @@ struct GroupedGradOutput {
   Tensor values;                    // [tokens, N], or what `index` takes its rows from
   std::optional<RowIndex> index{};  // as GroupedLinearBackwardTensors::grad_output_index
   LinearGradients wants{};
-  Float8View codes{};  // where they go
+  ExpertEnds ends{};   // of its rows
+  Float8View codes{};  // where they go, in the order in which a cast writes them
   // The largest |value| of each row, f32[tokens], and of each column, f32[N], where they are known already
   // (takes_known_maxima()). The results have the same bits.
   Tensor row_amax{}, column_amax{};

@@ -10,19 +10,26 @@
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/linear/tensor_checks.h"
 
+#include "expert_slots.cuh"
+
 namespace ingot {
 namespace {
 
 // Why no groups take the config, or empty.
 std::string fault_of(const LinearConfig& config) {
   const auto fault = [&](const char* why) { return fmt::format("is \"{}\", but {}", print(config), why); };
+  int groups = 0;
   for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
     if (!is_float8(*gemm)) return fault("all three GEMMs of experts must be in FP8");
     for (const Cast& cast : {*gemm->a, *gemm->b}) {
+      if (cast.granularity == kRowGroups || cast.granularity == kBlocks) ++groups;
       const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
-      if (whole && cast.scaling == Scaling::dynamic) continue;
-      return fault("the scales of experts are dynamic, of tensors or rows: take tensorwise or rowwise");
+      if ((whole || groups != 0) && cast.scaling == Scaling::dynamic) continue;
+      return fault("the scales of experts are dynamic: take tensorwise, rowwise or blockwise");
     }
+  }
+  if (groups != 0 && (groups != 6 || config.grad_weight.b->granularity != kRowGroups)) {
+    return fault("where scales of experts are of groups of 128, all are, and grad_weight's are 1x128: take blockwise");
   }
   if (config.input == OtherCodes::together && config.weight != OtherCodes::folded) return {};
   return fault("experts' inputs are cast together, and no scale_inv are folded");
@@ -79,8 +86,19 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
   plan.output_gemm = {.gemm = plan.rows.output_gemm[0]};
   plan.grad_input_gemm = {.gemm = plan.rows.grad_input_gemm};
   plan.grad_weight_gemm = {.gemm = plan.rows.grad_weight_gemm, .along_k = true};
+  if (plan.in_slots()) {
+    for (LinearCast& cast : plan.rows.input) cast.spec.experts = cast.any && cast.spec.transposed;
+    for (LinearGradOutputCast& order : plan.rows.grad_output) {
+      order.cast.spec.experts = order.cast.any && order.cast.spec.transposed;
+    }
+  }
   plan.identity = identity_of(plan);
   return plan;
+}
+
+std::int64_t GroupedLinearPlan::placed_columns(std::int64_t tokens) const {
+  if (!in_slots() || tokens < 0) return placed_tokens(tokens);
+  return ExpertSlots::kRows * expert_slots(tokens, experts);
 }
 
 std::optional<ScaleGranularity> GroupedLinearPlan::weight_amax_granularity() const {
@@ -111,13 +129,43 @@ LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
   return memory;
 }
 
+LinearSavedMemory GroupedLinearPlan::saved_memory(std::int64_t tokens) const {
+  const LinearSavedMemory of_rows = rows.saved_memory(placed_tokens(tokens));
+  const LinearCast& cast = rows.input_of(LinearPass::training);
+  if (!in_slots() || !cast.any || !cast.spec.transposed) return of_rows;
+  LinearSavedMemory memory;
+  MemoryPlaces places;
+  places.slots(memory.input_transposed, memory.input_scale_inv, cast.spec.out, rows.shape.in_features,
+               placed_columns(tokens));
+  memory.bytes = places.bytes();
+  return memory;
+}
+
 std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
   return rows.forward_scratch(placed_tokens(tokens), pass, observed).bytes;
 }
 
 std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
-  const std::size_t of_rows = rows.backward_scratch(placed_tokens(tokens), wants).bytes;
+  const std::size_t of_rows = grad_output_scratch(tokens, wants).bytes;
   return wants.input ? of_rows + weight_again_memory().bytes : of_rows;
+}
+
+LinearBackwardScratch GroupedLinearPlan::grad_output_scratch(std::int64_t tokens, const LinearGradients& wants) const {
+  const LinearBackwardScratch of_rows = rows.backward_scratch(placed_tokens(tokens), wants);
+  if (!in_slots()) return of_rows;
+  LinearBackwardScratch scratch;
+  MemoryPlaces places;
+  const LinearCast& cast = rows.grad_output_of(wants).cast;
+  const std::int64_t out = rows.shape.out_features;
+  if (cast.any && cast.spec.codes) {
+    places.codes(scratch.codes, cast.spec.out, tokens, out);
+    places.floats(scratch.scale_inv, scale_count(kRowGroups, tokens, out));
+  }
+  if (cast.any && cast.spec.transposed) {
+    places.slots(scratch.transposed, scratch.transposed_scale_inv, cast.spec.out, out, placed_columns(tokens));
+  }
+  scratch.bytes = places.bytes();
+  return scratch;
 }
 
 }  // namespace ingot

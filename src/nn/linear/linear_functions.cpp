@@ -32,6 +32,7 @@ void report(const LinearStep& step, const LinearCastNames& names, const CastSpec
   event.gemms = names.of_transposed;
   event.codes = tensors.transposed;
   event.transposed = true;
+  if (spec.experts) event.values = {};  // whose rows are in slots
   if (spec.transposed_scale) {
     event.scale_inv = tensors.transposed_scale_inv;
     event.scale = *spec.transposed_scale;

@@ -17,6 +17,20 @@ class MemoryPlaces {
     matrix(place, dtype, rows, cols, code_pitch(cols));
   }
   void floats(TensorPlace& place, std::int64_t count) { values(place, Dtype::f32, 1, count); }
+  // Transposed codes in slots of experts (CastSpec::experts) and their scale_inv. Each slot takes as many bytes, so
+  // that a region grows by the same for every 128 rows.
+  void slots(TensorPlace& codes_place, TensorPlace& scale_inv, Dtype dtype, std::int64_t rows, std::int64_t columns) {
+    constexpr std::int64_t kSlot = 128;
+    const std::int64_t count = columns / kSlot;
+    const std::size_t begin = bytes_;
+    codes(codes_place, dtype, rows, columns);
+    bytes_ = begin;
+    region_of_slots(rows * kSlot, count);
+    const std::size_t behind = bytes_;
+    floats(scale_inv, count * rows);
+    bytes_ = behind;
+    region_of_slots(rows * static_cast<std::int64_t>(sizeof(float)), count);
+  }
   // Returns where it begins.
   std::size_t region(std::size_t bytes) {
     const std::size_t begin = bytes_;
@@ -26,6 +40,12 @@ class MemoryPlaces {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  void region_of_slots(std::int64_t bytes_of_slot, std::int64_t count) {
+    MemoryPlaces one;
+    one.region(static_cast<std::size_t>(bytes_of_slot));
+    bytes_ += one.bytes() * static_cast<std::size_t>(count);
+  }
+
   void matrix(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t row_stride) {
     place = {.dtype = dtype, .rows = rows, .cols = cols, .row_stride = row_stride, .offset = bytes_, .used = true};
     region(static_cast<std::size_t>(rows * row_stride * size_of(dtype)));

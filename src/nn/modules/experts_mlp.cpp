@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_functions.h"
@@ -280,14 +281,18 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
 }
 
 // The codes of the gradient of a layer's output: those for grad_input in scratch, the others in kept memory.
-Float8View gradient_codes(const ExpertsMlpCodes& made, const ExpertsMlpCodes& kept, const MemoryRegion& scratch,
-                          const MemoryRegion& kept_memory, std::int64_t rows, Device device) {
+Float8View gradient_codes(const GroupedLinearPlan& layer, const ExpertsMlpCodes& made, const ExpertsMlpCodes& kept,
+                          const MemoryRegion& scratch, const MemoryRegion& kept_memory, std::int64_t rows,
+                          Device device) {
   Tensor transposed = kept.codes.in(kept_memory, device);
-  if (kept.codes.used) transposed.cols = rows;  // its rows have room for more
+  if (kept.codes.used && !layer.in_slots()) transposed.cols = rows;  // its rows have room for more
   const Tensor of_transposed = kept.scale_inv.in(kept_memory, device);
+  const ScaleGranularity scale = layer.in_slots() ? kRowGroups : kRowwise;
   return {.codes = made.codes.in(scratch, device),
           .transposed = transposed,
-          .scale_inv = made.scale_inv.used ? made.scale_inv.in(scratch, device) : of_transposed,
+          .scale_inv = made.scale_inv.used ? scale_inv_by_group(made.scale_inv.in(scratch, device), scale, rows,
+                                                                layer.rows.shape.out_features)
+                                           : of_transposed,
           .transposed_scale_inv = of_transposed};
 }
 
@@ -328,16 +333,21 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
   };
 
   const ObservedRange range(run.observer, plan.down.rows.name, "backward");
-  const Float8View of_output = gradient_codes(scratch.down, kept.down, t.scratch, t.kept_down, rows, device);
+  const Float8View of_output = gradient_codes(plan.down, scratch.down, kept.down, t.scratch, t.kept_down, rows, device);
   if (t.wants.reaches_hidden() || t.wants.down_weight) {
-    cast_grouped_grad_output(
-        plan.down, backend,
-        {.values = t.grad_output, .index = t.routing.tokens, .wants = t.wants.of_down(), .codes = of_output}, run);
+    cast_grouped_grad_output(plan.down, backend,
+                             {.values = t.grad_output,
+                              .index = t.routing.tokens,
+                              .wants = t.wants.of_down(),
+                              .ends = t.routing.ends,
+                              .codes = of_output},
+                             run);
   }
   if (!t.wants.reaches_hidden()) return;
   const Tensor grad_activation = scratch.grad_activation.in(t.scratch, device);
   GroupedGradOutput grad_hidden{.values = scratch.grad_hidden.in(t.scratch, device),
                                 .wants = t.wants.of_up(),
+                                .ends = t.routing.ends,
                                 .row_amax = scratch.row_amax.in(t.scratch, device),
                                 .column_amax = scratch.column_amax.in(t.scratch, device)};
   clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
@@ -345,7 +355,7 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
   enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
   if (!t.wants.input && !t.wants.up_weight) return;
   const ObservedRange of_up(run.observer, plan.up.rows.name, "backward");
-  grad_hidden.codes = gradient_codes(scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
+  grad_hidden.codes = gradient_codes(plan.up, scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
   cast_grouped_grad_output(plan.up, backend, grad_hidden, run);
   if (!t.wants.input) return;
   const Tensor grad_rows = scratch.grad_rows.in(t.scratch, device);
@@ -370,11 +380,13 @@ void enqueue_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, cons
   const MemoryRegion& memory = t.saved->memory;
   if (is_given(t.grad_down)) {
     grad_weight(plan.down, saved_of(plan.down, memory, saved.down_begin, saved.down_bytes, rows),
-                gradient_codes({}, kept.down, {}, t.kept_down, rows, backend.device()), t.grad_down, t.accumulate_down);
+                gradient_codes(plan.down, {}, kept.down, {}, t.kept_down, rows, backend.device()), t.grad_down,
+                t.accumulate_down);
   }
   if (is_given(t.grad_up)) {
     grad_weight(plan.up, saved_of(plan.up, memory, saved.up_begin, saved.up_bytes, rows),
-                gradient_codes({}, kept.up, {}, t.kept_up, rows, backend.device()), t.grad_up, t.accumulate_up);
+                gradient_codes(plan.up, {}, kept.up, {}, t.kept_up, rows, backend.device()), t.grad_up,
+                t.accumulate_up);
   }
 }
 

@@ -32,6 +32,10 @@ ExpertsMlpCodes place_kept(MemoryPlaces& places, const GroupedLinearPlan& layer,
   ExpertsMlpCodes kept;
   const CastSpec& spec = layer.rows.grad_output_of(wants).cast.spec;
   const std::int64_t out = layer.rows.shape.out_features;
+  if (layer.in_slots()) {
+    places.slots(kept.codes, kept.scale_inv, spec.out, out, layer.placed_columns(rows));
+    return kept;
+  }
   const std::int64_t placed = GroupedLinearPlan::placed_tokens(rows);
   places.codes(kept.codes, spec.out, out, placed);
   places.floats(kept.scale_inv, scale_count(spec.transposed_scale.value_or(spec.scale), placed, out));

@@ -242,7 +242,9 @@ void train_experts(const TrainedExperts& of, const RunResources& resources) {
     for (const bool fast : {false, true}) {
       LinearConfig config = of.config;
       config.weight = weight;
-      if (fast) config.grad_input.fast_accumulation = config.grad_weight.fast_accumulation = true;
+      // Those of groups are summed separately.
+      const bool whole = config.output.a->granularity != kRowGroups;
+      if (fast && whole) config.grad_input.fast_accumulation = config.grad_weight.fast_accumulation = true;
       if (of.size.bias) {
         train_layers(of, config, resources);
       } else {
