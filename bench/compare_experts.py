@@ -112,7 +112,7 @@ def contenders(torch: Any, device: str) -> dict[str, Callable]:
     from ingot.torch import LinearOptions, experts_mlp
 
     def ingot(recipe: str, keep: bool = False, fast: bool = False) -> Callable:
-        options = LinearOptions(recipe, name="experts", keep_weight_codes=keep, fast_gradients=fast)
+        options = LinearOptions(recipe, name="experts", keep_weight_codes=keep, fast_gradients=fast and recipe != "blockwise")
         return lambda x, gate_up, down: experts_mlp(x.hidden, x.index, x.weights, gate_up, down, options, fast_math=fast)
 
     plain = torch._grouped_mm if device == "cuda" else grouped_mm_of_loops(torch)
@@ -120,6 +120,8 @@ def contenders(torch: Any, device: str) -> dict[str, Callable]:
     found = {"bf16": bf16_experts(torch, multiply), "ingot rowwise": ingot("rowwise"), "ingot tensorwise": ingot("tensorwise")}
     found["ingot rowwise, fast"] = ingot("rowwise", fast=True)
     found["ingot tensorwise, fast"] = ingot("tensorwise", fast=True)
+    found["ingot blockwise"] = ingot("blockwise")
+    found["ingot blockwise, fast"] = ingot("blockwise", fast=True)  # its activation: its sums of 128 are not
     found["ingot rowwise with codes kept"] = ingot("rowwise", keep=True)
     if device != "cuda":
         return {f"{name}, eager": call for name, call in found.items()}

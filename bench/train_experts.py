@@ -90,6 +90,7 @@ def contenders() -> dict[str, tuple[Callable, bool]]:
         "bf16": lambda model: None,
         "ingot rowwise": converted("rowwise", False, True),
         "ingot rowwise, fast": converted("rowwise", True, True),
+        "ingot blockwise": converted("blockwise", False, True),
         "ingot tensorwise": converted("tensorwise", False, True),
         "ingot rowwise, experts alone": converted("rowwise", False, False),
     }
