@@ -24,7 +24,7 @@ from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._gathered_weight import GatheredWeight
 
 HIDDEN, INTERMEDIATE, CHOSEN, TOKENS, STEPS = 32, 48, 2, 12, 3
-RECIPES = ("rowwise", "tensorwise")
+RECIPES = ("rowwise", "tensorwise", "blockwise")
 
 
 # ---- on one process: operators take codes in both directions ----
@@ -32,7 +32,8 @@ RECIPES = ("rowwise", "tensorwise")
 
 def cast(stack, recipe, backward):
     """Codes of a stack by rows, and its scale_inv, by a cast of each expert."""
-    scale = "tensor" if recipe == "tensorwise" else "col" if backward else "row"
+    whole = {"tensorwise": "tensor", "blockwise": "128x128"}
+    scale = whole.get(recipe, "col" if backward else "row")
     casts = [ingot.cast(each, "e4m3fn", scale=scale, pow2=recipe == "rowwise") for each in stack.detach()]
     return torch.stack([each.codes for each in casts]), torch.cat([each.scale_inv.reshape(-1) for each in casts])
 

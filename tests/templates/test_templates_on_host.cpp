@@ -62,6 +62,7 @@
 #include "dequant/dequant_sm90_sums.cuh"
 #include "dequant/dequant_sm90_tiling.cuh"
 #include "dequant/pack_weight.cuh"
+#include "expert_slots.cuh"
 #include "formats.cuh"
 #include "gemm/decode_f16.cuh"
 #include "gemm/gemm_epilogue.cuh"

@@ -244,7 +244,7 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
 RECIPES_OF_EXPERTS = ("tensorwise", "rowwise", "blockwise")  # that grouped GEMMs take
 
 
-def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool) -> None:
+def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool = False) -> None:
     if recipe not in RECIPES_OF_EXPERTS:
         refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES_OF_EXPERTS)}, which grouped GEMMs take")
     if fast_gradients and recipe == "blockwise":
