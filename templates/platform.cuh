@@ -115,6 +115,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) { return value; }
 inline unsigned __byte_perm(unsigned, unsigned, unsigned) { return 0; }
 inline unsigned __shfl_sync(unsigned, unsigned value, unsigned) { return value; }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned) { return value; }
+inline unsigned __shfl_up_sync(unsigned, unsigned value, unsigned) { return value; }
 inline void __threadfence() {}
 inline unsigned atomicInc(unsigned* target, unsigned last) {
   const unsigned value = *target;

@@ -33,6 +33,7 @@
 //   float_quantize bf16 e3m2
 //   pack_weight e4m3fn
 //   dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue=silu(x) kernel=sm90:mma:16x128x128:8:2:1
+//   dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu experts
 #pragma once
 
 #include <cstddef>

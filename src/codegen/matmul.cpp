@@ -75,7 +75,7 @@ bool names_kernel(const MatmulSpec& matmul) { return matmul != without_kernel(ma
 
 bool is_tuned(const GemmSpec&) { return true; }
 
-bool is_tuned(const DequantMatmulSpec& spec) { return !spec.batch_invariant; }
+bool is_tuned(const DequantMatmulSpec& spec) { return !spec.batch_invariant && !spec.experts; }
 
 bool is_tuned(const MatmulSpec& matmul) {
   return std::visit([](const auto& spec) { return is_tuned(spec); }, matmul);

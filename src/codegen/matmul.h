@@ -59,7 +59,7 @@ INGOT_API DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
 INGOT_API MatmulSpec without_kernel(const MatmulSpec& matmul);
 INGOT_API bool names_kernel(const MatmulSpec& matmul);
 // Whether tuning may choose the spec's kernel: a record is then read for it. A choice may change with M, on which a
-// batch-invariant result must not depend.
+// batch-invariant result must not depend; and what suits experts depends on how many rows each has.
 INGOT_API bool is_tuned(const GemmSpec& spec);
 INGOT_API bool is_tuned(const DequantMatmulSpec& spec);
 INGOT_API bool is_tuned(const MatmulSpec& matmul);

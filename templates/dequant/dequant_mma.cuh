@@ -1,6 +1,7 @@
 // out[M, N] = round(epilogue(scale_inv * sum_k x(m, k) value(w(n, k)) + bias)) on the tensor cores of sm_80 and up
 // (mma.sync). x is bf16 or f16; the weight has codes of any format and scale_inv of any kind, packed or in rows; any
-// size, stride and address. It takes what dequant_sm90 does not.
+// size, stride and address. It takes what dequant_sm90 does not. With experts, each block finds its tile's expert from
+// where their rows end (dequant_experts.cuh); blocks beyond the last tile have nothing to do.
 //
 // The weight is the instruction's operand A, 16 of its rows per warp; x is operand B, 8 tokens at a time, so that few
 // multiplications are wasted on absent tokens. Codes go from memory to registers, two stages ahead, and are decoded
@@ -14,6 +15,7 @@
 // when.
 #pragma once
 
+#include "dequant/dequant_experts.cuh"
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_mma_codes.cuh"
 #include "dequant/dequant_mma_tiling.cuh"
@@ -42,6 +44,7 @@ struct DequantMmaParams {
   float* parts;  // if there are several
   u32* arrived;
   EpilogueParams epilogue;
+  DequantExperts experts;  // of C.experts
 };
 
 // The offset of 16 bytes of a token in a unit's part of a stage.
@@ -74,22 +77,53 @@ struct DequantMmaBlock {
   };
 
   const DequantMmaParams& p;
+  DequantExpert expert;
   i64 first_token, first_row;  // of the tile; of the warp
   u32 tile, part;
   u32 begin, end;  // stages
   u32 shared;
   u32 lane, row_warp, unit;
 
-  INGOT_DEVICE static DequantMmaBlock make(const DequantMmaParams& p) {
+  // Where a tile is: its expert, its first row of x, and its first row of the weight.
+  struct Position {
+    DequantExpert expert{};
+    i64 token = 0, row = 0;
+    bool exists = true;
+  };
+
+  // One of the tiles of `tokens` rows of x, from `first` on; those with the same rows of the weight follow each other.
+  INGOT_DEVICE static Position position(u32 tile, i64 first, i64 tokens) {
+    const u32 tiles_m = static_cast<u32>(ceil_div(tokens, i64{T.tokens}));
+    return {.token = first + i64{tile % tiles_m} * T.tokens, .row = i64{tile / tiles_m} * T.rows};
+  }
+  INGOT_DEVICE static Position position_among_experts(const DequantMmaParams& p, u32 tile) {
+    __shared__ u32 memory[kExpertTableBytes / sizeof(u32)];
+    const ExpertTable table =
+        make_expert_table(p.experts, memory, static_cast<u32>(p.m), kThreads, DequantMmaExpertTiles<T>{p.codes.n});
+    if (tile >= table.tiles()) return {.exists = false};
+    const u32 expert = table.expert_of(tile, 0);
+    Position at = position(tile - table.first_tile(expert), table.first_row(expert), table.rows(expert));
+    at.expert = {expert, table.row_ends[expert]};
+    return at;
+  }
+  INGOT_DEVICE static Position position_of(const DequantMmaParams& p) {
     const u32 tile = blockIdx.x / p.split;
+    if constexpr (C.experts) {
+      return position_among_experts(p, tile);
+    } else {
+      return position(tile, 0, p.m);
+    }
+  }
+
+  INGOT_DEVICE static DequantMmaBlock make(const DequantMmaParams& p, const Position& at) {
     const u32 part = blockIdx.x % p.split;
-    const u32 tiles_m = static_cast<u32>(ceil_div(p.m, i64{T.tokens}));
     const u64 stages = dequant_mma_stages(T, p.codes.k);
     const u32 warp = threadIdx.x / 32;
     return {.p = p,
-            .first_token = i64{tile % tiles_m} * T.tokens,
-            .first_row = i64{tile / tiles_m} * T.rows + warp % kRowWarps * 16,
-            .tile = tile,
+            .expert = at.expert,
+            .first_token = at.token,
+            .first_row = at.row + warp % kRowWarps * 16,
+            .tile = blockIdx.x / p.split,
             .part = part,
             .begin = static_cast<u32>(stages * part / p.split),
             .end = static_cast<u32>(stages * (part + 1) / p.split),
@@ -97,6 +131,26 @@ struct DequantMmaBlock {
             .lane = threadIdx.x % 32,
             .row_warp = warp % kRowWarps,
             .unit = warp / kRowWarps};
+  }
+
+  // What the tile's expert has of the operands; without experts, all of it.
+  INGOT_DEVICE i64 end_m() const {
+    if constexpr (C.experts) return expert.row_end;
+    return p.m;
+  }
+  INGOT_DEVICE DequantCodesSource codes() const {
+    DequantCodesSource source = p.codes;
+    source.data = static_cast<const u8*>(operand_of_expert<C.experts>(p.codes.data, p.experts.weight_bytes, expert));
+    return source;
+  }
+  INGOT_DEVICE const void* factors() const {
+    return operand_of_expert<C.experts>(p.factors, p.experts.factor_bytes, expert);
+  }
+  INGOT_DEVICE const float* faults() const {
+    return static_cast<const float*>(operand_of_expert<C.experts>(p.faults, p.experts.weight_bytes, expert));
+  }
+  INGOT_DEVICE const X* bias() const {
+    return static_cast<const X*>(operand_of_expert<C.experts>(p.bias, static_cast<u64>(p.codes.n) * sizeof(X), expert));
   }
 
   INGOT_DEVICE i64 unit_k(u32 stage) const { return i64{stage} * dequant_mma_depth(T) + unit * kDequantMmaUnit; }
@@ -116,7 +170,7 @@ struct DequantMmaBlock {
       const u32 across = chunk % (8 * T.k_warps);
       const i64 m = first_token + token;
       const i64 k = i64{stage} * dequant_mma_depth(T) + across * 8;
-      const u32 count = m < p.m && k < p.codes.k ? static_cast<u32>(min_of(i64{8}, p.codes.k - k)) : 0;
+      const u32 count = m < end_m() && k < p.codes.k ? static_cast<u32>(min_of(i64{8}, p.codes.k - k)) : 0;
       const X* const from = x + (count == 0 ? 0 : m * p.x_stride + k);
       const u32 target =
           slot(stage) + across / 8 * (T.tokens * kDequantMmaRowBytes) + dequant_mma_offset(token, across % 8);
@@ -144,14 +198,14 @@ struct DequantMmaBlock {
     Stage fetched{};
     if (stage >= end) return fetched;
     const i64 k = unit_k(stage);
-    fetched.codes = Codes::load(p.codes, first_row, k, lane);
+    fetched.codes = Codes::load(codes(), first_row, k, lane);
     if constexpr (kGrouped) {
       INGOT_UNROLL
       for (u32 i = 0; i < kFactors; ++i) {
         const i64 at = min_of(k + 32 * i, p.codes.k - 1);
         INGOT_UNROLL
         for (u32 half = 0; half < 2; ++half) {
-          fetched.factors[i][half] = group_factor<Kind>(p.factors, p.factor_stride, static_cast<u32>(row_of(half)),
+          fetched.factors[i][half] = group_factor<Kind>(factors(), p.factor_stride, static_cast<u32>(row_of(half)),
                                                         static_cast<u32>(at) / kGroup);
         }
       }
@@ -304,8 +358,8 @@ struct DequantMmaBlock {
     float factors[2];
     INGOT_UNROLL
     for (u32 half = 0; half < 2; ++half) {
-      factors[half] = row_factor<Kind>(p.factors, static_cast<u32>(row_of(half)));
-      if constexpr (kPacked) factors[half] = factors[half] * p.faults[row_of(half)];
+      factors[half] = row_factor<Kind>(this->factors(), static_cast<u32>(row_of(half)));
+      if constexpr (kPacked) factors[half] = factors[half] * faults()[row_of(half)];
     }
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     // A lane has two tokens of each row, but a pair of outputs is two rows of a token: of two neighbouring rows, the
@@ -328,9 +382,7 @@ struct DequantMmaBlock {
   }
 
   // -0 leaves every sum unchanged.
-  INGOT_DEVICE float bias_of(i64 n) const {
-    return p.bias != nullptr && n < p.codes.n ? to_float(static_cast<const X*>(p.bias)[n]) : -0.0F;
-  }
+  INGOT_DEVICE float bias_of(i64 n) const { return p.bias != nullptr && n < p.codes.n ? to_float(bias()[n]) : -0.0F; }
 
   INGOT_DEVICE static float finish(float sum, float factor) {
     if constexpr (!kGrouped) sum = sum * kScale;
@@ -338,7 +390,7 @@ struct DequantMmaBlock {
   }
 
   INGOT_DEVICE void store(i64 m, i64 n, float x, float y, const typename Epi::Vectors& vectors) const {
-    if (m >= p.m || n >= p.codes.n) return;
+    if (m >= end_m() || n >= p.codes.n) return;
     const bool both = n + 1 < p.codes.n;
     if constexpr (!Epi::kNothing) {
       Epi::apply(p.epilogue, vectors, Epi::fetch(p.epilogue, vectors, m, n, both), m, n, both, x, y);
@@ -347,13 +399,17 @@ struct DequantMmaBlock {
   }
 };
 
-// Requires M > 0 and N > 0. The grid has dequant_mma_tiles() * split blocks.
+// Requires M > 0 and N > 0. The grid has dequant_mma_tiles() * split blocks or, with experts, dequant_mma_most_tiles().
 template <class W, class X, class Out, DequantMmaConfig C, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((dequant_mma_threads<C>()), (dequant_mma_blocks_at_once<C>()))
     dequant_mma(const DequantMmaParams p) {
   static_assert(has_dequant_factors(C.factors) && !C.factors.into_codes, "dequant_mma has no such factors");
+  static_assert(!C.experts || Epi::kNothing, "a vector along the columns would be that of all experts");
   start_in_turn();
-  const auto block = DequantMmaBlock<W, X, Out, C, Epi>::make(p);
+  using Block = DequantMmaBlock<W, X, Out, C, Epi>;
+  const typename Block::Position position = Block::position_of(p);
+  if (!position.exists) return;
+  const auto block = Block::make(p, position);
   auto sums = block.sum();
   block.add_units(sums);
   if (p.split > 1 && !block.add_blocks(sums)) return;

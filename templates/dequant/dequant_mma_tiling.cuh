@@ -20,6 +20,7 @@ struct DequantMmaConfig {
   CodeLayout layout = CodeLayout::row_major;
   DequantFactors factors{};
   DequantMmaTiling tiling{};
+  bool experts = false;  // rows of x are those of experts (dequant_experts.cuh); each has k to itself: split = 1
 };
 
 inline constexpr u32 kDequantMmaUnit = 64;       // k of a unit in a stage
@@ -53,6 +54,17 @@ INGOT_HOST_DEVICE constexpr u32 dequant_mma_blocks_at_once() {
 INGOT_HOST_DEVICE constexpr i64 dequant_mma_tiles(const DequantMmaTiling& t, i64 m, i64 n) {
   return ceil_div(m, i64{t.tokens}) * ceil_div(n, i64{t.rows});
 }
+// With experts, of which the host knows no rows: the most tiles that so many rows of x may have. Each expert may have a
+// tile that is not full.
+INGOT_HOST_DEVICE constexpr i64 dequant_mma_most_tiles(const DequantMmaTiling& t, i64 m, i64 n, i64 experts) {
+  return (m / t.tokens + min_of(experts, m)) * ceil_div(n, i64{t.rows});
+}
+// Counts an expert's tiles, for its table.
+template <DequantMmaTiling T>
+struct DequantMmaExpertTiles {
+  i64 n;
+  INGOT_HOST_DEVICE u32 operator()(u32 rows) const { return static_cast<u32>(dequant_mma_tiles(T, i64{rows}, n)); }
+};
 INGOT_HOST_DEVICE constexpr u32 dequant_mma_stages(const DequantMmaTiling& t, i64 k) {
   return static_cast<u32>(ceil_div(k, i64{dequant_mma_depth(t)}));
 }

@@ -14,8 +14,9 @@
 // wgmma, in which case it decodes the next 32 or 64 k while the tensor cores multiply those before. Blocks of a cluster
 // split a tile's k, so that all SMs have work, or load x for each other (multicast). Blocks are persistent: they take
 // tiles round-robin, or (stream-K) equal stretches of all tiles' k, and send their sums of another block's tile to that
-// block (stream_k.cuh). dequant_sm90_sums.cuh has the mainloop of a multiplying warp, dequant_sm90_output.cuh its
-// epilogue store.
+// block (stream_k.cuh). With experts, a block keeps a table of where their rows and tiles end, and looks up each tile's
+// expert in it (dequant_experts.cuh). dequant_sm90_sums.cuh has the mainloop of a multiplying warp,
+// dequant_sm90_output.cuh its epilogue store.
 //
 // Accumulation: the tensor cores sum in f32. With scale_inv of groups of k, each group has its own sum, which is
 // multiplied by its scale_inv and added in f32, in ascending k; but e8m0 scale_inv are multiplied into codes of 6 and 4
@@ -62,42 +63,46 @@ struct DequantConsumer {
   INGOT_DEVICE void run_whole() {
     u32 late_row = 0;
     u32 late_token = 0;
+    DequantExpert late_expert{};
     typename Output::RowValues late{};
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
+      const DequantExpert expert = walk.find();
       const u32 row = walk.row();
       const u32 token = walk.token();
       typename Sums::TileSums d;
       [[maybe_unused]] typename Output::RowValues values[T.waves];
       if constexpr (Output::kShares == 1 && Output::kEarly) {
         INGOT_UNROLL
-        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = output.row_values(output.own_row(row, wave));
+        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = output.row_values(expert, output.own_row(row, wave));
       }
       typename Output::RowValues early{};
       if constexpr (Output::kShares > 1 && Output::kEarlyShared)
-        early = output.row_values(output.shared_row(row, position.warp % Output::kOwnRowTiles) + position.lane / 8 * 4);
-      sums.sum(d, walk.span(), row);
+        early = output.row_values(expert,
+                                  output.shared_row(row, position.warp % Output::kOwnRowTiles) + position.lane / 8 * 4);
+      sums.sum(d, walk.span(), row, expert);
       if constexpr (Output::kShares == 1) {
-        output.write_own(d, row, token, values);
+        output.write_own(d, row, token, expert, values);
       } else if constexpr (Output::kLate) {
         // The inbox of this tile was last used by the tile before the previous one.
-        if (round > 0) output.finish(round - 1, late_row, late_token, late);
+        if (round > 0) output.finish(round - 1, late_row, late_token, late_expert, late);
         if (round > 1) ptx::mbarrier_wait(block.drained, round % 2);
         if (round > 0 && walk.more_after()) output.drain();
-        output.send(d, round, token);
+        output.send(d, round, token, expert);
         late_row = row;
         late_token = token;
+        late_expert = expert;
         late = early;
       } else {
         if (round > 0) ptx::mbarrier_wait(block.drained, (round - 1) % 2);
-        output.send(d, round, token);
-        output.finish(round, row, token, early);
+        output.send(d, round, token, expert);
+        output.finish(round, row, token, expert, early);
         if (walk.more_after()) output.drain();
       }
       ++round;
     }
     if constexpr (Output::kShares > 1 && Output::kLate) {
-      if (round > 0) output.finish(round - 1, late_row, late_token, late);
+      if (round > 0) output.finish(round - 1, late_row, late_token, late_expert, late);
     }
   }
 
@@ -114,9 +119,9 @@ struct DequantConsumer {
       [[maybe_unused]] typename Output::RowValues values[T.waves];
       if constexpr (Output::kEarly) {
         INGOT_UNROLL
-        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = output.row_values(output.own_row(row, wave));
+        for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = output.row_values({}, output.own_row(row, wave));
       }
-      sums.sum(d, walk.span(), row);
+      sums.sum(d, walk.span(), row, {});
       if (!stretch.owns()) {
         Part(p.cut, stretch.index(), position.warp, position.lane).write(d, position.lane);
         continue;
@@ -125,7 +130,7 @@ struct DequantConsumer {
       for (u32 other = stretch.index() + 1; stretch.reaches(other); ++other) {
         Part(p.cut, other, position.warp, position.lane).template add_to<kVectors>(d, position.lane);
       }
-      output.write_own(d, row, walk.token(), values);
+      output.write_own(d, row, walk.token(), {}, values);
     }
   }
 
@@ -148,19 +153,25 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((dequant_threads<C>()), (dequant_blocks_pe
   constexpr DequantFactors Kind = C.factors;
   constexpr DequantSm90Tiling T = C.tiling;
   static_assert(has_dequant_factors(Kind), "dequant_sm90 has no such factors");
+  static_assert(!T.experts || Epi::kNothing, "a vector along the columns would be that of all experts");
   static_assert(dequant_sm90_exists<W>(T, Kind));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = 128 * T.groups;
-  const auto block = DequantBlock<W, Kind, T>::make();
+  auto block = DequantBlock<W, Kind, T>::make();
   const u32 warp = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);
   if (threadIdx.x == kProducer) block.make_barriers();
   if (threadIdx.x == kProducer + 32) ptx::prefetch_tensormap(&p.x);
   __syncwarp();
   block.begin();
-  // All of the above may overlap the end of the previous kernel; so may the copies of a constant weight.
+  // All of the above may overlap the end of the previous kernel; so may the copies of a constant weight, unless it is
+  // not known yet whose they are.
+  if constexpr (T.experts) {
+    start_in_turn();
+    block.find_experts(p);
+  }
   if (warp >= 4 * T.groups) {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_dec<dequant_registers(T, Kind).copies>();
-    if (warp != 4 * T.groups || p.constant_weight == 0) {
+    if (!T.experts && (warp != 4 * T.groups || p.constant_weight == 0)) {
       start_in_turn();
     }
     const u32 lane = threadIdx.x % 32;
@@ -170,7 +181,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((dequant_threads<C>()), (dequant_blocks_pe
     if (threadIdx.x == kProducer + 32) DequantProducer<W, Kind, T>(p, block).run_x();
   } else {
     if constexpr (dequant_moves_registers(T, Kind)) ptx::setmaxnreg_inc<dequant_registers(T, Kind).multiplies>();
-    start_in_turn();
+    if constexpr (!T.experts) start_in_turn();
     DequantConsumer<W, X, Out, C, Epi>(p, block, warp / 4).run();
   }
   block.end();

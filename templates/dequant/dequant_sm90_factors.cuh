@@ -14,10 +14,12 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 // The scale_inv of a thread's rows, as k ascends. The four lanes that have the same rows hold those of four groups.
-template <DequantFactors Kind, u32 Waves>
+template <DequantFactors Kind, DequantSm90Tiling T>
 struct DequantGroups {
   static constexpr u32 kGroup = dequant_group(Kind);
+  static constexpr u32 Waves = T.waves;
   const DequantSm90Params& p;
+  DequantExpert expert;
   u32 row;  // the first of this lane's rows
   u32 lane;
   u32 last;  // the last group
@@ -25,8 +27,8 @@ struct DequantGroups {
   float now[Waves][2] = {};
   float next[Waves][2] = {};
 
-  INGOT_DEVICE DequantGroups(const DequantSm90Params& params, u32 first_row, u32 own_lane)
-      : p(params), row(first_row), lane(own_lane), last((params.k - 1) / max_of(kGroup, 1U)) {}
+  INGOT_DEVICE DequantGroups(const DequantSm90Params& params, const DequantExpert& of, u32 first_row, u32 own_lane)
+      : p(params), expert(of), row(first_row), lane(own_lane), last((params.k - 1) / max_of(kGroup, 1U)) {}
 
   INGOT_DEVICE void fetch(float (&into)[Waves][2], u32 of) const {
     const u32 wanted = 4 * of + lane % 4;
@@ -36,7 +38,7 @@ struct DequantGroups {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
         const u32 own = min_of(row + wave * 64 + half * 8, p.n - 1);
-        const float factor = group_factor<Kind>(p.factors, p.factor_stride, own, group);
+        const float factor = group_factor<Kind>(dequant_factors<T>(p, expert), p.factor_stride, own, group);
         into[wave][half] = wanted <= last ? factor : 0.0F;
       }
     }

@@ -50,15 +50,16 @@ struct DequantOutput {
     float factors[4];
     float bias[4];
   };
-  INGOT_DEVICE RowValues row_values(u32 row) const {
+  INGOT_DEVICE RowValues row_values(const DequantExpert& expert, u32 row) const {
     const u64 codes = packed_code_bytes(p.n, p.k, kCodeBits<W>);
-    const float* const faults = reinterpret_cast<const float*>(p.weights + codes);
+    const float* const faults = reinterpret_cast<const float*>(dequant_weight<T>(p, expert) + codes);
+    const X* const bias = static_cast<const X*>(operand_of_expert<T.experts>(p.bias, u64{p.n} * sizeof(X), expert));
     RowValues values{};
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
       const u32 n = min_of(row + i, p.n - 1);
-      values.factors[i] = row_factor<Kind>(p.factors, n) * faults[n];
-      values.bias[i] = p.bias == nullptr ? 0.0F : to_float(static_cast<const X*>(p.bias)[n]);
+      values.factors[i] = row_factor<Kind>(dequant_factors<T>(p, expert), n) * faults[n];
+      values.bias[i] = p.bias == nullptr ? 0.0F : to_float(bias[n]);
     }
     return values;
   }
@@ -73,9 +74,9 @@ struct DequantOutput {
             rows_aligned<Out>(p.out, p.out_stride, 4 * sizeof(Out))};
   }
 
-  // Writes a token's sums of four rows to the output.
-  INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n) {
-    if (m >= p.m || n >= p.n) return;
+  // Writes a token's sums of four rows to the output. Tokens from end_m on are not the tile's.
+  INGOT_DEVICE void write(const float (&sums)[4], const RowValues& values, const Target& to, u32 m, u32 n, u32 end_m) {
+    if (m >= end_m || n >= p.n) return;
     const float scale = float_from_bits(static_cast<u32>(127 + kDecodeShift<W, X, L>) << 23);
     Out* const at = static_cast<Out*>(p.out) + m * p.out_stride + n;
     float results[4];
@@ -114,7 +115,8 @@ struct DequantOutput {
 
   // Writes a tile whose sums over all k are complete. They pass through shared memory, some tokens at a time: the
   // tensor cores leave two tokens of a row in a lane, whereas the output has the rows of a token side by side.
-  INGOT_DEVICE void write_own(const TileSums& d, u32 row, u32 token, const RowValues (&values)[T.waves]) {
+  INGOT_DEVICE void write_own(const TileSums& d, u32 row, u32 token, const DequantExpert& expert,
+                              const RowValues (&values)[T.waves]) {
     constexpr u32 kAtOnce = min_of(kDequantScratchTokens / 8, kTokenTiles);
     const Target to = target();
     const u32 scratch = block.scratch + position.warp * kDequantScratch;
@@ -124,10 +126,10 @@ struct DequantOutput {
     for (u32 wave = 0; wave < T.waves; ++wave) {
       const u32 n = own_row(row, wave);
       if (n - position.lane % 4 * 4 >= p.n) continue;
-      const RowValues of = kEarly ? values[wave] : row_values(n);
+      const RowValues of = kEarly ? values[wave] : row_values(expert, n);
       INGOT_UNROLL
       for (u32 first = 0; first < kTokenTiles; first += kAtOnce) {
-        if (token + first * 8 >= p.m) break;
+        if (token + first * 8 >= dequant_end_m<T>(p, expert)) break;
         __syncwarp();
         INGOT_UNROLL
         for (u32 tile = 0; tile < kAtOnce; ++tile) {
@@ -143,7 +145,7 @@ struct DequantOutput {
           const U32x4 four = ptx::ld_shared16(out + tile * 8 * kDequantScratchPitch * 4);
           const float sums[4] = {float_from_bits(four.x), float_from_bits(four.y), float_from_bits(four.z),
                                  float_from_bits(four.w)};
-          write(sums, of, to, token + (first + tile) * 8 + position.lane / 4, n);
+          write(sums, of, to, token + (first + tile) * 8 + position.lane / 4, n, dequant_end_m<T>(p, expert));
         }
       }
     }
@@ -159,12 +161,14 @@ struct DequantOutput {
   INGOT_DEVICE u32 inbox_address(u32 of, u32 share, u32 row_tile, u32 tile) const {
     return block.inbox + (((of * kShares + share) * kOwnRowTiles + row_tile) * kTokenTiles + tile) * 512;
   }
-  INGOT_DEVICE u32 token_tiles(u32 token) const { return min_of(kTokenTiles, ceil_div(p.m - token, 8U)); }
+  INGOT_DEVICE u32 token_tiles(u32 token, const DequantExpert& expert) const {
+    return min_of(kTokenTiles, ceil_div(dequant_end_m<T>(p, expert) - token, 8U));
+  }
   INGOT_DEVICE u32 shared_row(u32 row, u32 row_tile) const { return row + (block.rank * kOwnRowTiles + row_tile) * 16; }
 
   // Sends the sums of the block's tile number `index`.
-  INGOT_DEVICE void send(const TileSums& d, u32 index, u32 token) const {
-    const u32 tiles = token_tiles(token);
+  INGOT_DEVICE void send(const TileSums& d, u32 index, u32 token, const DequantExpert& expert) const {
+    const u32 tiles = token_tiles(token, expert);
     const u32 inbox = index % dequant_inboxes(T);
     const u32 arrived = block.arrived + 8 * inbox;
     if constexpr (T.split > 1) {
@@ -200,8 +204,8 @@ struct DequantOutput {
   }
 
   // Adds up and writes this warp's part of the block's own rows, of the block's tile number `index`.
-  INGOT_DEVICE void finish(u32 index, u32 row, u32 token, const RowValues& early) {
-    const u32 tiles = token_tiles(token);
+  INGOT_DEVICE void finish(u32 index, u32 row, u32 token, const DequantExpert& expert, const RowValues& early) {
+    const u32 tiles = token_tiles(token, expert);
     const u32 inbox = index % dequant_inboxes(T);
     const Target to = target();
     // This lane's token, and its first row.
@@ -214,7 +218,7 @@ struct DequantOutput {
       const u32 tile = unit / kOwnRowTiles;
       const u32 first = shared_row(row, row_tile);
       if (first >= p.n) continue;
-      const RowValues values = kEarlyShared ? early : row_values(first + r);
+      const RowValues values = kEarlyShared ? early : row_values(expert, first + r);
       float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
       INGOT_UNROLL
       for (u32 share = 0; share < kShares; ++share) {
@@ -222,7 +226,7 @@ struct DequantOutput {
         INGOT_UNROLL
         for (u32 i = 0; i < 4; ++i) sums[i] = sums[i] + float_from_bits(ptx::ld_shared4(from + i * 64));
       }
-      write(sums, values, to, token + tile * 8 + m, first + r);
+      write(sums, values, to, token + tile * 8 + m, first + r, dequant_end_m<T>(p, expert));
     }
   }
 

@@ -2,6 +2,7 @@
 // threads that keep the ring of stages filled.
 #pragma once
 
+#include "dequant/dequant_experts.cuh"
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_layout.cuh"
 #include "dequant/dequant_sm90_tiling.cuh"
@@ -32,7 +33,8 @@ struct DequantSm90Params {
   u32 factor_stride;    // for groups and blocks: from one row of scale_inv to the next
   u32 constant_weight;  // not 0: codes and scale_inv were written before any launch
   EpilogueParams epilogue;
-  StreamKParams cut;  // for stream-K
+  StreamKParams cut;       // for stream-K
+  DequantExperts experts;  // for a tiling with experts: m is then the rows of all of them, n the columns of one
 };
 
 #if INGOT_ON_DEVICE
@@ -48,6 +50,7 @@ struct DequantBlock {
   u32 stages, factors, inbox, scratch, full, empty, arrived, drained;  // arrived: one per inbox
   u32 rank;                                                            // among the blocks that split a tile's k
   u32 side;                                                            // among the blocks that share x
+  ExpertTable experts{};                                               // if there are any
 
   INGOT_DEVICE static DequantBlock make() {
     u32 base = ptx::dynamic_shared();
@@ -78,6 +81,12 @@ struct DequantBlock {
     ptx::fence_mbarrier_init();
   }
 
+  // All threads call it, after start_in_turn().
+  INGOT_DEVICE void find_experts(const DequantSm90Params& p) {
+    auto* const memory = reinterpret_cast<u32*>(ptx::dynamic_shared_pointer() + dequant_experts_offset<W>(T, Kind));
+    experts = make_expert_table(p.experts, memory, p.m, dequant_threads(T, Kind), DequantExpertTiles<T>{p.n});
+  }
+
   // Waits until every thread knows of the barriers.
   INGOT_DEVICE static void begin() {
     if constexpr (dequant_cluster(T) > 1) {
@@ -97,9 +106,27 @@ struct DequantBlock {
   }
 };
 
+// What a tile has of the operands: all of them, or those of its expert.
+template <DequantSm90Tiling T>
+INGOT_DEVICE u32 dequant_end_m(const DequantSm90Params& p, [[maybe_unused]] const DequantExpert& expert) {
+  if constexpr (T.experts) {
+    return expert.row_end;
+  } else {
+    return p.m;
+  }
+}
+template <DequantSm90Tiling T>
+INGOT_DEVICE const u8* dequant_weight(const DequantSm90Params& p, const DequantExpert& expert) {
+  return static_cast<const u8*>(operand_of_expert<T.experts>(p.weights, p.experts.weight_bytes, expert));
+}
+template <DequantSm90Tiling T>
+INGOT_DEVICE const void* dequant_factors(const DequantSm90Params& p, const DequantExpert& expert) {
+  return operand_of_expert<T.experts>(p.factors, p.experts.factor_bytes, expert);
+}
+
 // The tiles of this block, one after the other. All tokens of the same rows come together, so that from the second time
-// on their codes are in the L2.
-template <DequantSm90Tiling T, bool Cut = T.stream_k>
+// on their codes are in the L2. find() gives the current tile's expert; call it before the functions after it.
+template <DequantSm90Tiling T, bool Cut = T.stream_k, bool Experts = T.experts>
 struct DequantWalk {
   u32 tiles_m, tiles, index, step, side;
   DequantSpan stages;
@@ -116,13 +143,15 @@ struct DequantWalk {
   INGOT_DEVICE bool more() const { return tiles > index; }
   INGOT_DEVICE bool more_after() const { return tiles - index > step; }
   INGOT_DEVICE void advance() { index += step; }
+  INGOT_DEVICE static DequantExpert find() { return {}; }
+  INGOT_DEVICE bool reads_once() const { return tiles_m == 1; }  // has no other tile the same codes?
   INGOT_DEVICE u32 token() const { return index % tiles_m * T.tokens; }
   INGOT_DEVICE u32 row() const { return (index / tiles_m * T.multicast + side) * dequant_rows(T); }
   INGOT_DEVICE DequantSpan span() const { return stages; }
 };
 // The same for stream-K, where tiles are cut along k.
 template <DequantSm90Tiling T>
-struct DequantWalk<T, true> {
+struct DequantWalk<T, true, false> {
   u32 tiles_m;
   StreamKStretch stretch;
 
@@ -132,9 +161,42 @@ struct DequantWalk<T, true> {
 
   INGOT_DEVICE bool more() const { return stretch.more(); }
   INGOT_DEVICE void advance() { stretch.advance(); }
+  INGOT_DEVICE static DequantExpert find() { return {}; }
+  INGOT_DEVICE bool reads_once() const { return tiles_m == 1; }
   INGOT_DEVICE u32 token() const { return stretch.span().tile % tiles_m * T.tokens; }
   INGOT_DEVICE u32 row() const { return stretch.span().tile / tiles_m * dequant_rows(T); }
   INGOT_DEVICE DequantSpan span() const { return {stretch.span().begin, stretch.span().end}; }
+};
+// The same where tiles have rows of experts. What the table holds is read again for each tile: a thread that multiplies
+// has no registers to keep it in.
+template <DequantSm90Tiling T>
+struct DequantWalk<T, false, true> {
+  const ExpertTable& table;
+  u32 index, step, side;
+  DequantSpan stages;
+  u32 expert = 0;
+
+  template <class Block>
+  INGOT_DEVICE DequantWalk(const DequantSm90Params& p, const Block& block)
+      : table(block.experts),
+        index(blockIdx.x / dequant_cluster(T)),
+        step(gridDim.x / dequant_cluster(T)),
+        side(block.side),
+        stages(dequant_span(T, p.k, block.rank)) {}
+
+  INGOT_DEVICE bool more() const { return table.tiles() > index; }
+  INGOT_DEVICE bool more_after() const { return table.tiles() - index > step; }
+  INGOT_DEVICE void advance() { index += step; }
+  INGOT_DEVICE DequantExpert find() {
+    expert = table.expert_of(index, expert);
+    return {expert, table.row_ends[expert]};
+  }
+  INGOT_DEVICE u32 tile() const { return index - table.first_tile(expert); }
+  INGOT_DEVICE u32 tiles_m() const { return dequant_tiles_m(T, table.rows(expert)); }
+  INGOT_DEVICE bool reads_once() const { return tiles_m() == 1; }
+  INGOT_DEVICE u32 token() const { return table.first_row(expert) + tile() % tiles_m() * T.tokens; }
+  INGOT_DEVICE u32 row() const { return (tile() / tiles_m() * T.multicast + side) * dequant_rows(T); }
+  INGOT_DEVICE DequantSpan span() const { return stages; }
 };
 
 // Two threads, each of a different warp, fill the stages: one copies codes, the other x, because issuing a copy takes a
@@ -161,24 +223,27 @@ struct DequantProducer {
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
   INGOT_DEVICE u64 row_block_bytes() const { return u64{parts} * 2 * kTileBytes; }
   // The codes of a block of 64 rows, from `stage` on.
-  INGOT_DEVICE const u8* codes(u32 row_block, u32 stage) const {
-    return p.weights + row_block * row_block_bytes() + u64{stage} * kBlockBytes;
+  INGOT_DEVICE const u8* codes(const DequantExpert& expert, u32 row_block, u32 stage) const {
+    return dequant_weight<T>(p, expert) + row_block * row_block_bytes() + u64{stage} * kBlockBytes;
   }
   INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 
   // Runs in one thread, lane 0, or in a whole warp if scale_inv come with the codes.
   INGOT_DEVICE void run_codes(u32 lane) {
     DequantWalk<T> walk(p, block);
-    // Codes that will not be read again leave the L2 first.
-    const u64 policy = walk.tiles_m == 1 ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
+    u64 policy = 0;
+    if constexpr (!T.experts) policy = policy_of(walk);
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
-      const u32 first = walk.row() / kDequantRows;
+      const DequantExpert expert = walk.find();
+      if constexpr (T.experts) policy = policy_of(walk);
+      const u32 row = walk.row();
+      const u32 first = row / kDequantRows;
       const u32 count = row_blocks(first);
       const DequantSpan span = walk.span();
       const u8* from[kBlocks];
       INGOT_UNROLL
-      for (u32 i = 0; i < kBlocks; ++i) from[i] = codes(first + i, span.begin);
+      for (u32 i = 0; i < kBlocks; ++i) from[i] = codes(expert, first + i, span.begin);
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
         const u32 bytes = parts_of(stage) * 2 * kTileBytes;
@@ -193,12 +258,18 @@ struct DequantProducer {
             from[i] += kBlockBytes;
           }
         }
-        if constexpr (DequantBlock<W, Kind, T>::kFactors) load_factors(walk.row(), stage, lane);
+        if constexpr (DequantBlock<W, Kind, T>::kFactors) load_factors(expert, row, stage, lane);
         ring.advance();
       }
     }
   }
 
+  // Codes that will not be read again leave the L2 first.
+  INGOT_DEVICE static u64 policy_of(const DequantWalk<T>& walk) {
+    return walk.reads_once() ? ptx::createpolicy_evict_first() : ptx::createpolicy_evict_normal();
+  }
+
+  // With experts, a box may reach into the rows of the next one, whose sums nobody stores.
   INGOT_DEVICE void load_x(u32 target, u32 full, u32 part, u32 token) {
     const i32 x = static_cast<i32>(part * kDequantPart);
     if constexpr (T.multicast > 1) {
@@ -217,6 +288,7 @@ struct DequantProducer {
     const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // per 64 k
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
+      walk.find();
       const u32 token = walk.token();
       const DequantSpan span = walk.span();
       INGOT_UNROLL_BY(1)
@@ -237,12 +309,13 @@ struct DequantProducer {
 
   // Loads the scale_inv of a tile's rows, with a whole warp. It takes few instructions per row, because this warp also
   // copies codes.
-  INGOT_DEVICE void load_factors(u32 row, u32 stage, u32 lane) const {
+  INGOT_DEVICE void load_factors(const DequantExpert& expert, u32 row, u32 stage, u32 lane) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
     const u32 first = stage * T.depth / 32 / kPitch * kPitch;
     const u32 there = ceil_div(p.k, 32U) - first;
-    const u8* const factors = static_cast<const u8*>(p.factors) + first;
-    const u32 alignment = static_cast<u32>(reinterpret_cast<u64>(p.factors)) | p.factor_stride;
+    const u8* const all = static_cast<const u8*>(dequant_factors<T>(p, expert));
+    const u8* const factors = all + first;
+    const u32 alignment = static_cast<u32>(reinterpret_cast<u64>(all)) | p.factor_stride;
     const u32 full = block.full + 8 * ring.stage;
     const u32 to = block.factors + ring.stage * dequant_factor_bytes(T, Kind);
     if (alignment % kPitch == 0 && there >= kPitch) {

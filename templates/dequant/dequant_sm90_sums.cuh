@@ -121,7 +121,7 @@ struct DequantSums {
 
   // Adds a group's sums, times its scale_inv, to the totals. (`any`: the group has sums already; otherwise adds
   // nothing.)
-  INGOT_DEVICE static void promote(TileSums& d, const TileSums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k,
+  INGOT_DEVICE static void promote(TileSums& d, const TileSums& of_group, DequantGroups<Kind, T>& groups, u32 k,
                                    bool any = true) {
     groups.advance(k);
     INGOT_UNROLL
@@ -180,7 +180,7 @@ struct DequantSums {
   }
 
   template <u32 Tiles, bool Large>
-  INGOT_DEVICE static void multiply_loaded(Chains& d, DequantGroups<Kind, T.waves>& groups,
+  INGOT_DEVICE static void multiply_loaded(Chains& d, DequantGroups<Kind, T>& groups,
                                            const Words (&words)[Tiles][T.waves], const u32 (&b)[Tiles][kTokenTiles][4],
                                            const MxWords& mx, u32 k) {
     [[maybe_unused]] Chains of_group;
@@ -210,7 +210,7 @@ struct DequantSums {
   // multiplied, then the stage is released if `last`. mx: as for decode(), with the first tile's scale_inv in the
   // lowest bits.
   template <u32 Tiles>
-  INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T.waves>& groups, u32 codes, u32 x, u32 odd, u32 k,
+  INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T>& groups, u32 codes, u32 x, u32 odd, u32 k,
                                    bool last, u32 slot, const MxWords& mx) const {
     Words words[Tiles][T.waves];
     u32 b[Tiles][kTokenTiles][4];
@@ -241,10 +241,10 @@ struct DequantSums {
     multiply_loaded<Tiles, false>(d, groups, words, b, mx, k);
   }
 
-  INGOT_DEVICE void sum_by_mma(TileSums& sums, const DequantSpan& span, u32 first_row) {
+  INGOT_DEVICE void sum_by_mma(TileSums& sums, const DequantSpan& span, u32 first_row, const DequantExpert& expert) {
     Chains d;
     clear_chains(d);
-    DequantGroups<Kind, T.waves> groups(p, first_row + position.lane / 4, position.lane);
+    DequantGroups<Kind, T> groups(p, expert, first_row + position.lane / 4, position.lane);
     if constexpr (kGrouped) groups.begin(span.begin * T.depth + position.piece * kPiece * 32);
     const u32 base = block.stages;
     const u32 whole = parts / dequant_parts(T);  // the number of stages with all their k
@@ -342,8 +342,7 @@ struct DequantSums {
   }
 
   // Waits for the sums of the group that ends before k, and adds them to the totals.
-  INGOT_DEVICE static void end_group(TileSums& d, TileSums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k,
-                                     bool any) {
+  INGOT_DEVICE static void end_group(TileSums& d, TileSums& of_group, DequantGroups<Kind, T>& groups, u32 k, bool any) {
     ptx::wgmma_wait<0>();
     settle(of_group);
     promote(d, of_group, groups, max_of(k, 1U) - 1, any);
@@ -352,8 +351,8 @@ struct DequantSums {
 
   // Ends the group that ends before step `step`, at k, if one does. adds: has the group any sums yet? Returns the same
   // of the group that the step belongs to.
-  INGOT_DEVICE u32 end_group_before(TileSums& d, TileSums& of_group, DequantGroups<Kind, T.waves>& groups, u32 step,
-                                    u32 k, u32 adds) {
+  INGOT_DEVICE u32 end_group_before(TileSums& d, TileSums& of_group, DequantGroups<Kind, T>& groups, u32 step, u32 k,
+                                    u32 adds) {
     if constexpr (T.depth % kGroup == 0) {
       // There is no branch here: past one, ptxas would not interleave decoding and multiplying.
       if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
@@ -383,10 +382,10 @@ struct DequantSums {
 
   // (Sums begin as zeros: ptxas makes copies of registers to which nothing is written before the tensor cores add to
   // them.)
-  INGOT_DEVICE void sum_by_wgmma(TileSums& d, const DequantSpan& span, u32 first_row) {
+  INGOT_DEVICE void sum_by_wgmma(TileSums& d, const DequantSpan& span, u32 first_row, const DequantExpert& expert) {
     clear(d);
     if (span.begin == span.end) return;
-    DequantGroups<Kind, T.waves> groups(p, first_row + position.lane / 4, position.lane);
+    DequantGroups<Kind, T> groups(p, expert, first_row + position.lane / 4, position.lane);
     TileSums of_group;
     if constexpr (kGrouped) {
       clear(of_group);
@@ -457,7 +456,7 @@ struct DequantSums {
   }
 
   // Multiplies the last stage, if it has less k than others: one step after the other.
-  INGOT_DEVICE void sum_short_stage(TileSums& d, DequantGroups<Kind, T.waves>& groups, u32 at) const {
+  INGOT_DEVICE void sum_short_stage(TileSums& d, DequantGroups<Kind, T>& groups, u32 at) const {
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
     const u32 stage = block.stages + ring.stage * dequant_stage_bytes<W>(T);
     const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_address_field(stage + dequant_code_bytes<W>(T)), 0);
@@ -483,12 +482,12 @@ struct DequantSums {
   }
 
   // Computes this warp's sums over the k of `span`, for the tile whose first row is `row`.
-  INGOT_DEVICE void sum(TileSums& d, const DequantSpan& span, u32 row) {
+  INGOT_DEVICE void sum(TileSums& d, const DequantSpan& span, u32 row, const DequantExpert& expert) {
     const u32 first_row = row + position.rows * T.waves * 64 + position.warp % 4 * 16;
     if constexpr (T.wgmma) {
-      sum_by_wgmma(d, span, first_row);
+      sum_by_wgmma(d, span, first_row, expert);
     } else {
-      sum_by_mma(d, span, first_row);
+      sum_by_mma(d, span, first_row, expert);
     }
   }
 };

@@ -2,6 +2,7 @@
 // shared by the kernel, its launch and the cost model.
 #pragma once
 
+#include "dequant/dequant_experts.cuh"
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_layout.cuh"
 #include "gemm/stream_k.cuh"
@@ -22,6 +23,7 @@ struct DequantSm90Tiling {
   u32 blocks_per_sm = 1;
   u32 k_warps = 1;        // warpgroups that have the same rows, and each a part of every stage's k
   bool stream_k = false;  // tiles are cut along k (stream_k.cuh), so that all blocks have equal work
+  bool experts = false;   // rows of x are those of experts (dequant_experts.cuh), and so are the tiles'
   bool operator==(const DequantSm90Tiling&) const = default;
 };
 
@@ -94,7 +96,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t,
 }
 
 // Shared memory holds the stages and their scale_inv; if a tile's k is split, the inbox for all partial sums of this
-// block's rows, otherwise outputs on their way out; and the barriers: two per stage and three for the sums.
+// block's rows, otherwise outputs on their way out; the barriers: two per stage and three for the sums; and the table
+// of experts, if there are any.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
   return t.stages * dequant_stage_bytes<W>(t);
@@ -126,8 +129,12 @@ INGOT_HOST_DEVICE constexpr u32 dequant_barriers_offset(const DequantSm90Tiling&
   return dequant_scratch_offset<W>(t, kind) + dequant_scratch_bytes(t);
 }
 template <CodeFormat W>
-INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+INGOT_HOST_DEVICE constexpr u32 dequant_experts_offset(const DequantSm90Tiling& t, DequantFactors kind) {
   return dequant_barriers_offset<W>(t, kind) + 16 * t.stages + 24;
+}
+template <CodeFormat W>
+INGOT_HOST_DEVICE constexpr u32 dequant_shared_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
+  return dequant_experts_offset<W>(t, kind) + (t.experts ? kExpertTableBytes : 0);
 }
 
 // Registers of a thread that multiplies. Each quarter of an SM has 16384 registers, which whole warps share in
@@ -158,8 +165,9 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
          t.depth % kDequantPart == 0 && t.stages >= 2 &&
          (t.split == 1 || t.split == 2 || t.split == 4 || t.split == 8) && dequant_rows(t) / 16 % t.split == 0 &&
          (t.multicast == 1 || t.multicast == 2 || t.multicast == 4) && dequant_cluster(t) <= 8 &&
-         (!t.stream_k || (dequant_cluster(t) == 1 && t.k_warps == 1)) && t.tokens % (8 * t.multicast) == 0 &&
-         dequant_sums(t, kind) + fragments + 32 <= share && dequant_sums(t, kind) <= 128 &&
+         (!t.stream_k || (dequant_cluster(t) == 1 && t.k_warps == 1 && !t.experts)) &&
+         t.tokens % (8 * t.multicast) == 0 && dequant_sums(t, kind) + fragments + 32 <= share &&
+         dequant_sums(t, kind) <= 128 &&
          (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedTotal;
 }
 
@@ -172,6 +180,20 @@ INGOT_HOST_DEVICE constexpr u32 dequant_x_box(const DequantSm90Tiling& t, u32 m)
 INGOT_HOST_DEVICE constexpr u32 dequant_tiles_m(const DequantSm90Tiling& t, u32 m) { return ceil_div(m, t.tokens); }
 INGOT_HOST_DEVICE constexpr u32 dequant_tiles_n(const DequantSm90Tiling& t, u32 n) {
   return ceil_div(n, dequant_rows(t) * t.multicast);
+}
+
+// Counts an expert's tiles of a whole cluster, for its table.
+template <DequantSm90Tiling T>
+struct DequantExpertTiles {
+  u32 n;
+  INGOT_HOST_DEVICE u32 operator()(u32 rows) const { return dequant_tiles_m(T, rows) * dequant_tiles_n(T, n); }
+};
+// Blocks to launch where the host does not know which rows experts have: as many as run at once, unless there cannot be
+// as many tiles. Each expert may have one that is not full.
+INGOT_HOST_DEVICE constexpr u32 dequant_expert_blocks(const DequantSm90Tiling& t, u32 m, u32 n, u32 experts,
+                                                      u32 clusters) {
+  const u64 most = (u64{m / t.tokens} + min_of(experts, m)) * dequant_tiles_n(t, n);
+  return static_cast<u32>(min_of(most, u64{max_of(clusters, 1U)})) * dequant_cluster(t);
 }
 
 // Blocks to launch on a GPU that runs `clusters` clusters of this kernel at once. Each block gets as many tiles as any

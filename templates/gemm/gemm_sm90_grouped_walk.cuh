@@ -38,42 +38,24 @@ using Sm90ParamsOf = typename Select<C.experts, Sm90GroupedParams, Sm90GemmParam
 INGOT_DEVICE const Sm90GemmParams& sm90_gemm_params(const Sm90GemmParams& p) { return p; }
 INGOT_DEVICE const Sm90GemmParams& sm90_gemm_params(const Sm90GroupedParams& p) { return p.gemm; }
 
-// What all lanes before this one have, joined: their maximum or their sum.
-template <bool Sum>
-INGOT_DEVICE u32 sm90_before_lane(u32 value, u32 lane) {
-  INGOT_UNROLL
-  for (u32 apart = 1; apart < 32; apart *= 2) {
-    const u32 other = __shfl_up_sync(0xffffffffU, value, apart);
-    if (lane >= apart) value = Sum ? value + other : max_of(value, other);
-  }
-  const u32 before = __shfl_up_sync(0xffffffffU, value, 1);
-  return lane == 0 ? 0 : before;
-}
-
 // All threads of the block call it, after start_in_turn().
 template <GemmSm90Config C>
-INGOT_DEVICE Sm90ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) {
+INGOT_DEVICE ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) {
   auto* const memory = reinterpret_cast<u32*>(ptx::dynamic_shared_pointer() + sm90_experts_offset(C));
-  const Sm90ExpertTable table{
+  const ExpertTable table{
       .row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts, .capacity = p.capacity};
-  INGOT_UNROLL_BY(1)
-  for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
-    if constexpr (C.along_k && has_extents(C.scale_b)) {
-      table.row_ends[i] = sm90_slots_end(p.ends[i], p.gemm.k, p.experts);
-    } else {
-      table.row_ends[i] =
-          C.along_k ? sm90_column_end(p.ends[i], p.gemm.k) : sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
-    }
-  }
-  __syncthreads();
-  if constexpr (!C.along_k) {
-    if (threadIdx.x < 32) {
-      const Sm90ExpertShare<C.tiling> share(table, p.gemm.n, threadIdx.x);
-      const u32 row = sm90_before_lane<false>(share.last_row(), threadIdx.x);
-      const u32 tile = sm90_before_lane<true>(share.tiles(row), threadIdx.x);
-      share.write(row, tile);
+  if constexpr (C.along_k) {
+    INGOT_UNROLL_BY(1)
+    for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
+      if constexpr (has_extents(C.scale_b)) {
+        table.row_ends[i] = sm90_slots_end(p.ends[i], p.gemm.k, p.experts);
+      } else {
+        table.row_ends[i] = sm90_column_end(p.ends[i], p.gemm.k);
+      }
     }
     __syncthreads();
+  } else {
+    fill_expert_table(table, p.ends, p.gemm.m, kSm90Threads, Sm90ExpertTiles<C.tiling>{p.gemm.n});
   }
   return table;
 }
@@ -100,7 +82,7 @@ INGOT_DEVICE u32 sm90_end_m(const Sm90GemmParams& p, const Sm90Expert& expert) {
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90GroupedWalk {
   const Sm90GemmParams& p;
-  const Sm90ExpertTable& table;
+  const ExpertTable& table;
   u32 index, step;
   u32 expert = 0;
 
@@ -118,7 +100,7 @@ struct Sm90GroupedWalk {
     expert = table.expert_of(index, expert);
     return {expert, table.row_ends[expert]};
   }
-  INGOT_DEVICE Sm90TileIndex first(u32 rank) const { return table.template first<T>(index, expert, p.n, rank); }
+  INGOT_DEVICE Sm90TileIndex first(u32 rank) const { return sm90_first_of_tile<T>(table, index, expert, p.n, rank); }
 };
 
 template <GemmSm90Config C>

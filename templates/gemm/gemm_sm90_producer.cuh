@@ -53,7 +53,7 @@ template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90Block {
   u32 stages, staging, columns, full, empty, factors;
   u32 rank;
-  Sm90ExpertTable experts{};  // of a grouped GEMM
+  ExpertTable experts{};  // of a grouped GEMM
 
   INGOT_DEVICE static Sm90Block make() {
     const u32 base = ptx::dynamic_shared();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ std::vector<DequantMatmulSpec> specs() {
       all.push_back({.weight = weight, .scale = scale});
     }
     all.push_back({.weight = weight, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu});
+  }
+  const std::vector<DequantMatmulSpec> plain = all;
+  for (DequantMatmulSpec spec : plain) {
+    spec.experts = true;
+    all.push_back(spec);
   }
   return all;
 }
@@ -158,6 +164,36 @@ BOOST_AUTO_TEST_CASE(sizes_near_two_to_the_63_are_the_slowest) {
         const auto us = [&](MatmulSize size) { return estimate_dequant(spec, size, tiling, kHopper); };
         BOOST_TEST(us({kMost, kMost, kMost}) > us({kHuge, kHuge, kHuge}), print(kernel, tiling));
         BOOST_TEST(us({kMost, 64, 64}) > us({kHuge, 64, 64}), print(kernel, tiling));
+      }
+    }
+  }
+}
+
+// Of a matmul with as many rows of each expert: a tile for most experts' rows, and the columns of all that may have
+// rows.
+BOOST_AUTO_TEST_CASE(sizes_of_experts) {
+  const auto size = [](std::int64_t m, std::int64_t experts, std::optional<std::int64_t> capacity = {}) {
+    return size_of_experts({.m = m, .n = 100, .k = 64}, experts, capacity);
+  };
+  BOOST_TEST((size(4, 128) == MatmulSize{.m = 2, .n = 400, .k = 64}));      // four experts at most have rows
+  BOOST_TEST((size(512, 128) == MatmulSize{.m = 6, .n = 12800, .k = 64}));  // 4 on average
+  BOOST_TEST((size(8192, 128) == MatmulSize{.m = 64, .n = 12800, .k = 64}));
+  BOOST_TEST((size(128000, 128) == MatmulSize{.m = 1000, .n = 12800, .k = 64}));
+  BOOST_TEST((size(1, 1) == MatmulSize{.m = 2, .n = 100, .k = 64}));
+  BOOST_TEST((size(8 * 16, 8, 16) == MatmulSize{.m = 16, .n = 800, .k = 64}));
+  BOOST_TEST((size(8 * 512, 8, 512) == MatmulSize{.m = 64, .n = 800, .k = 64}));
+}
+
+BOOST_AUTO_TEST_CASE(experts_have_neither_stream_k_nor_a_split_of_mma) {
+  for (DequantMatmulSpec spec : specs()) {
+    if (!spec.experts) continue;
+    for (const std::int64_t m : kTokens) {
+      for (const MatmulDevice& device : {kHopper, kAmpere}) {
+        for (const DequantMatmulSpec& each : dequant_candidates(spec, {m, 40 * 2880, 2880}, device)) {
+          BOOST_TEST(!each.tiling->stream_k);
+          BOOST_TEST((each.kernel == DequantKernel::sm90 || each.tiling->split == 1));
+          BOOST_TEST_CONTEXT(print(KernelSpec(each))) validate(each);
+        }
       }
     }
   }

@@ -94,7 +94,9 @@ BOOST_AUTO_TEST_CASE(text_comes_back) {
         "dequant_matmul bf16*e3m2fn->bf16 row_major scale=128x128 kernel=mma:64x128x64:3:4:1",
         "dequant_matmul bf16*e4m3fn->bf16 packed scale=1x64 kernel=sm90:wgmma:32x256x64:4:1:1:waves2:multicast2",
         "dequant_matmul bf16*e2m1fn->bf16 packed scale=row kernel=sm90:mma:8x256x512:2:1:1:streamk",
-        "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk"}) {
+        "dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x128x256:2:1:1:blocks2:streamk",
+        "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu bias experts",
+        "dequant_matmul f16*e4m3fn->f16 row_major scale=row experts kernel=mma:16x64x128:3:1:2"}) {
     BOOST_TEST(print(parse(line)) == line);
   }
   BOOST_TEST((parse("dequant_matmul bf16 * e4m3fn -> bf16 kernel=mma scale=row bias packed") ==
@@ -104,7 +106,7 @@ BOOST_AUTO_TEST_CASE(text_comes_back) {
 BOOST_AUTO_TEST_CASE(all_are_valid_and_different) {
   std::set<std::string> lines;
   const auto specs = valid_specs<DequantMatmulSpec>();
-  BOOST_TEST(specs.size() == 2U * 7U * 2U * 7U * 5U);
+  BOOST_TEST(specs.size() == 2U * 7U * (2U * 7U * 5U + 7U * 2U));
   for (const DequantMatmulSpec& spec : specs) {
     const std::string line = print(KernelSpec(spec));
     BOOST_TEST((parse(line) == KernelSpec(spec)), line);
@@ -131,7 +133,7 @@ BOOST_AUTO_TEST_CASE(generated_text) {
       "#include \"dequant/dequant_mma.cuh\"\n"
       "constexpr auto kKernel = &ingot::dequant_mma<ingot::e4m3fn, ingot::bf16, ingot::f32, "
       "ingot::DequantMmaConfig{.layout = ingot::CodeLayout::row_major, .factors = {.scale = {.rows = 1, .cols = 64}, "
-      ".e8m0 = false, .into_codes = false}, .tiling = {.tokens = 16, .rows = 64, .k_warps = 2}}>;\n";
+      ".e8m0 = false, .into_codes = false}, .tiling = {.tokens = 16, .rows = 64, .k_warps = 2}, .experts = false}>;\n";
   BOOST_TEST(generate(parse("dequant_matmul bf16*e4m3fn->f32 row_major scale=1x64 bias batch_invariant "
                             "kernel=mma:16x64x128:3:4:2"))
                  .text == text);
@@ -148,7 +150,8 @@ BOOST_AUTO_TEST_CASE(generated_text) {
           "constexpr auto kKernel = &ingot::dequant_sm90<ingot::e2m1fn, ingot::f16, ingot::f16, "
           "ingot::DequantSm90Config{.layout = ingot::CodeLayout::packed, .factors = {.scale = {.rows = 1, .cols = 32}, "
           ".e8m0 = true, .into_codes = false}, .tiling = {.tokens = 32, .groups = 2, .waves = 2, .depth = 64, .stages "
-          "= 4, .split = 2, .multicast = 1, .wgmma = true, .blocks_per_sm = 1, .k_warps = 1, .stream_k = false}}, "
+          "= 4, .split = 2, .multicast = 1, .wgmma = true, .blocks_per_sm = 1, .k_warps = 1, .stream_k = false, "
+          ".experts = false}}, "
           "ingot::Epilogue<ingot::NoMatrix, ingot::Fused, ingot::f16>>;\n") != std::string::npos);
 }
 
@@ -202,6 +205,21 @@ BOOST_AUTO_TEST_CASE(refusals) {
              }) ==
              "tiling has stream-K, whose cuts depend on the number of tokens, but batch_invariant is asked for: "
              "leave one of the two out");
+  BOOST_TEST(refused([](auto& s) { s.experts = true, s.pointwise = parse_pointwise("silu(x)"); }) ==
+             "it has an epilogue, but matmuls of experts have none");
+  BOOST_TEST(refused([](auto& s) { s.experts = true, s.batch_invariant = true; }) ==
+             "batch_invariant is asked for, but the tiling of matmuls of experts follows from the number of rows: "
+             "leave one of the two out");
+  BOOST_TEST(refused([](auto& s) {
+               s.kernel = DequantKernel::mma;
+               s.experts = true;
+               s.tiling = DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = 2, .k_warps = 2};
+             }) == "tiling has a split of 2, but blocks of kernel mma do not share the K of experts: take 1");
+  BOOST_TEST(refused([](auto& s) {
+               s.kernel = DequantKernel::sm90;
+               s.experts = true;
+               s.tiling = DequantTiling{.rows = 128, .depth = 128, .stages = 4, .stream_k = true};
+             }) == "tiling has stream-K, but where tiles of experts are is known on the device only");
 }
 
 BOOST_AUTO_TEST_CASE(tilings_of_mma) {
@@ -269,7 +287,7 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 fast") ==
              "\"fast\" is no word of dequant_matmul; expected packed, packed_f16, row_major, scale=<granularity>, "
              "factors=<dtype>, "
-             "bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");
+             "bias, epilogue=<expression>, batch_invariant, experts or kernel=<kernel>");
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 packed row_major") ==
              "\"row_major\" gives the layout a second time");
   BOOST_TEST(parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel=simt") ==

@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(key_without_a_value) {
              "\"sums\" is no word of norm_backward; expected affine, zero_centred or sums=<dtype>");
   BOOST_TEST(test::parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel") ==
              "\"kernel\" is no word of dequant_matmul; expected packed, packed_f16, row_major, scale=<granularity>, "
-             "factors=<dtype>, bias, epilogue=<expression>, batch_invariant or kernel=<kernel>");
+             "factors=<dtype>, bias, epilogue=<expression>, batch_invariant, experts or kernel=<kernel>");
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_list) {

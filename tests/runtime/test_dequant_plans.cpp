@@ -105,13 +105,47 @@ BOOST_AUTO_TEST_CASE(a_gpu_without_kernels) {
              print(spec) + ": no kernel on this GPU supports the spec; the CPU does");
 }
 
+namespace {
+
+DequantMatmulTensors tensors_of(const MatmulSize& of) {
+  const std::int64_t stride = (of.k + 7) / 8 * 8;
+  return {.x = {.dtype = Dtype::bf16, .rows = of.m, .cols = of.k, .row_stride = stride},
+          .weight = {},
+          .scale_inv = {},
+          .out = {.dtype = Dtype::bf16, .rows = of.m, .cols = of.n, .row_stride = of.n}};
+}
+
+}  // namespace
+
+// Each of 512 experts may have a tile that is not full; and the table of experts counts rows in 32 bits.
+BOOST_AUTO_TEST_CASE(too_many_tiles_of_experts) {
+  DequantMatmulSpec of_experts = spec;
+  of_experts.experts = true;
+  of_experts.kernel = DequantKernel::mma;
+  of_experts.tiling = DequantTiling{.tokens = 64, .rows = 64, .depth = 64, .stages = 3};
+  DequantMatmulTensors tensors = tensors_of({.m = 1 << 20, .n = 64, .k = 64});
+  tensors.ends.experts = 512;
+  const auto refusal = [&] {
+    const char* const reason = dequant_mma_refusal(of_experts, tensors, target_for(8, 0));
+    return std::string(reason == nullptr ? "taken" : reason);
+  };
+  const std::string many = "kernel mma takes fewer than 2^31 tiles, rows of the weight, and K";
+  BOOST_TEST(refusal() == "taken");
+  tensors = tensors_of({.m = std::int64_t{1} << 31U, .n = 64, .k = 64});
+  BOOST_TEST(refusal() == many);
+  tensors = tensors_of({.m = 512, .n = std::int64_t{1} << 28U, .k = 64});
+  BOOST_TEST(refusal() == "taken");
+  tensors.ends.experts = 512;
+  BOOST_TEST(refusal() == many);
+}
+
 // Tile counts must fit in 32 bits.
 BOOST_AUTO_TEST_CASE(too_many_tiles) {
   DequantMatmulSpec mma = spec;
   mma.kernel = DequantKernel::mma;
   mma.tiling = DequantTiling{.tokens = 16, .rows = 64, .depth = 128, .stages = 3, .split = 2, .k_warps = 2};
   const auto mma_refusal = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    const char* const refusal = dequant_mma_refusal(mma, {.m = m, .n = n, .k = k}, target_for(8, 0));
+    const char* const refusal = dequant_mma_refusal(mma, tensors_of({.m = m, .n = n, .k = k}), target_for(8, 0));
     return std::string(refusal == nullptr ? "taken" : refusal);
   };
   const std::string many = "kernel mma takes fewer than 2^31 tiles, rows of the weight, and K";
@@ -121,19 +155,14 @@ BOOST_AUTO_TEST_CASE(too_many_tiles) {
   BOOST_TEST(mma_refusal(large * 16, 1, 64) == many);
   BOOST_TEST(mma_refusal(1, large, 64) == many);
   BOOST_TEST(mma_refusal(1, 1, large) == many);
-  BOOST_TEST(dequant_mma_refusal(mma, {.m = 1, .n = 1, .k = 1}, target_for(7, 5)) ==
+  BOOST_TEST(dequant_mma_refusal(mma, tensors_of({.m = 1, .n = 1, .k = 1}), target_for(7, 5)) ==
              std::string("kernel mma runs on sm_80 and later"));
 
   DequantMatmulSpec sm90 = spec;
   sm90.kernel = DequantKernel::sm90;
   sm90.tiling = DequantTiling{.tokens = 16, .rows = 128, .depth = 128, .stages = 4};
   const auto sm90_refusal = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    const std::int64_t stride = (k + 7) / 8 * 8;
-    const DequantMatmulTensors tensors{.x = {.dtype = Dtype::bf16, .rows = m, .cols = k, .row_stride = stride},
-                                       .weight = {},
-                                       .scale_inv = {},
-                                       .out = {.dtype = Dtype::bf16, .rows = m, .cols = n, .row_stride = n}};
-    const char* const refusal = dequant_sm90_refusal(sm90, tensors, target_for(9, 0));
+    const char* const refusal = dequant_sm90_refusal(sm90, tensors_of({.m = m, .n = n, .k = k}), target_for(9, 0));
     return std::string(refusal == nullptr ? "taken" : refusal);
   };
   const std::string beyond = "kernel sm90 takes sizes below 2^31 and as many tiles";

@@ -190,19 +190,24 @@ DequantData::Expected DequantData::finish(std::int64_t m, std::int64_t n, double
 std::string fault_of_outputs(const DequantData& data, const GuardedMatrix& out,
                              const std::vector<DequantData::Expected>& expected) {
   if (std::string found = out.damage(); !found.empty()) return found;
+  return fault_of_rows(data, out, 0, expected);
+}
+
+std::string fault_of_rows(const DequantData& data, const GuardedMatrix& out, std::int64_t first,
+                          const std::vector<DequantData::Expected>& expected) {
   const DequantCase& c = data.of();
   const double largest = c.spec.out == Dtype::f16 ? 65504.0 : 3e38;
   for (std::int64_t m = 0; m < c.m; ++m) {
     for (std::int64_t n = 0; n < c.n; ++n) {
       const auto [value, bound] = expected[static_cast<std::size_t>(m * c.n + n)];
-      const double given = out.value(m, n);
+      const double given = out.value(first + m, n);
       const bool right = std::isnan(value)   ? std::isnan(given)
                          : std::isinf(value) ? given == value
                                              : std::fabs(given - value) <= bound ||
                                                    (std::isinf(given) && std::fabs(value) + bound > largest);
       if (!right) {
-        return "out(" + std::to_string(m) + ", " + std::to_string(n) + ") is " + std::to_string(given) + ", not " +
-               std::to_string(value) + " within " + std::to_string(bound);
+        return "out(" + std::to_string(first + m) + ", " + std::to_string(n) + ") is " + std::to_string(given) +
+               ", not " + std::to_string(value) + " within " + std::to_string(bound);
       }
     }
   }

@@ -112,7 +112,10 @@ class DequantData {
   Expected finish(std::int64_t m, std::int64_t n, double sum, double bound) const;
 };
 
-// Empty, or a message that says which output is wrong.
+// Empty, or a message that says which output is wrong. first: the row of `out` that has the data's first outputs.
+std::string fault_of_rows(const DequantData& data, const GuardedMatrix& out, std::int64_t first,
+                          const std::vector<DequantData::Expected>& expected);
+// The same of all of `out`; or which byte around it was written.
 std::string fault_of_outputs(const DequantData& data, const GuardedMatrix& out,
                              const std::vector<DequantData::Expected>& expected);
 

@@ -279,6 +279,9 @@ inline unsigned shuffle(unsigned value, unsigned from) {
 }
 inline unsigned __shfl_sync(unsigned, unsigned value, unsigned lane) { return shuffle(value, lane); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned mask) { return shuffle(value, threadIdx.x ^ mask); }
+inline unsigned __shfl_up_sync(unsigned, unsigned value, unsigned by) {
+  return shuffle(value, threadIdx.x % 32 < by ? threadIdx.x : threadIdx.x - by);
+}
 
 // The block's dynamic shared memory, and that of a block of its cluster.
 inline unsigned char* host_shared_memory() { return emulator::current->shared.data()->bytes; }

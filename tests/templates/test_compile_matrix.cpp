@@ -313,11 +313,14 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
           {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
           {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
           {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu}}) {
-      DequantMatmulSpec spec = of;
-      spec.kernel = DequantKernel::sm90;
-      for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
-        spec.tiling = tiling;
-        add(spec, target_for(9, 0));
+      for (const bool experts : {false, true}) {
+        DequantMatmulSpec spec = of;
+        spec.kernel = DequantKernel::sm90;
+        spec.experts = experts;
+        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
+          spec.tiling = tiling;
+          add(spec, target_for(9, 0));
+        }
       }
     }
   }

@@ -3,7 +3,9 @@
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"
+#include "support/dequant_experts_case.h"
+#include "support/grouped_gemm_case.h"
 
 #include "dequant/pack_weight.cuh"
 
@@ -85,6 +89,47 @@ struct Fixture {
     const std::string fault = fault_of_outputs(data, placed.out(stream), data.expected());
     BOOST_TEST(fault.empty(), describe(data.of()) << ": " << fault);
     for (const u32 count : arrived) BOOST_TEST(count == 0U);
+  }
+
+  // The same for experts; afterwards with ends that are out of bounds, which must do no harm.
+  template <class W, class X, class Out, DequantFactors Kind, CodeLayout L, DequantMmaTiling T>
+  void check_experts(DequantExpertsCase c) {
+    c.spec = {.x = dtype_of<X>(),
+              .weight = dtype_of<W>(),
+              .out = dtype_of<Out>(),
+              .scale = {static_cast<int>(Kind.scale.rows), static_cast<int>(Kind.scale.cols)},
+              .scale_inv = Kind.e8m0 ? Dtype::e8m0fnu : Dtype::f32,
+              .layout = weight_layout(L),
+              .bias = c.n % 2 == 1,
+              .experts = true,
+              .kernel = DequantKernel::mma,
+              .tiling = DequantTiling{.tokens = static_cast<int>(T.tokens),
+                                      .rows = static_cast<int>(T.rows),
+                                      .depth = static_cast<int>(dequant_mma_depth(T)),
+                                      .stages = static_cast<int>(kDequantMmaStages),
+                                      .k_warps = static_cast<int>(T.k_warps)}};
+    validate(c.spec);
+    const DequantExpertsData data(c);
+    PlacedDequantExperts placed(data, *cpu, stream);
+    const auto experts = static_cast<std::int64_t>(c.ends.size());
+    const auto launch = [&] {
+      emulator::launch(
+          dequant_mma<W, X, Out, DequantMmaConfig{.layout = L, .factors = Kind, .tiling = T, .experts = true}>,
+          dequant_mma_most_tiles(T, c.m, c.n, experts), dequant_mma_threads(T),
+          cuda::dequant_mma_params(c.spec, placed.tensors(), nullptr, nullptr), dequant_mma_shared_bytes(T));
+    };
+    launch();
+    const std::string fault = data.fault_of(placed.out(stream));
+    BOOST_TEST(fault.empty(), describe(c) << ": " << fault);
+    constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+    for (const std::int32_t wrong : {kMost, -1}) {
+      placed.poison(stream);
+      Ends ends = c.ends;
+      ends[ends.size() / 2] = wrong;
+      placed.set_ends(ends, stream);
+      launch();
+      BOOST_TEST(placed.out(stream).damage() == "", describe(c) << " with " << wrong);
+    }
   }
 
   template <class W, class X>
@@ -214,6 +259,20 @@ BOOST_AUTO_TEST_CASE(bias_and_expression) {
   const char* const text = "x*gate*scale[row]+shift[col]";
   check<e4m3fn, bf16, bf16, kRow, kPacked, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
   check<e4m3fn, bf16, f32, kGroups128, kRows, kWide, Epi>(11, 71, 130, 2, false, {}, text);
+}
+
+// Experts without rows first, last and between; of one row; of more rows than a tile has; rows that no expert has;
+// counts.
+BOOST_AUTO_TEST_CASE(experts) {
+  const Ends few{0, 0, 3, 4, 4};
+  check_experts<e4m3fn, bf16, bf16, kRow, kPacked, kDecode>({.ends = few, .m = 6, .n = 71, .k = 130, .faulty = true});
+  check_experts<e2m1fn, bf16, bf16, kMx32, kPacked, kDecode>({.ends = {1, 12, 12, 30}, .m = 30, .n = 130, .k = 100});
+  check_experts<e4m3fn, f16, f32, kRow, kRows, kWide>({.ends = few, .m = 4, .n = 140, .k = 96, .faulty = true});
+  check_experts<e5m2, f16, f16, kTensor, kPackedF16, kWide>({.ends = {17, 18}, .m = 18, .n = 64, .k = 64});
+  check_experts<e4m3fn, bf16, bf16, kBlocks128, kPacked, kDecode>(
+      {.ends = {3, 0, 9}, .m = 27, .n = 130, .k = 144, .placement = {.x_padding = 3, .out_padding = 1}, .capacity = 9});
+  check_experts<e2m3fn, f16, f16, kGroups32, kRows, kDeep>({.ends = {0, 5}, .m = 10, .n = 61, .k = 64, .capacity = 5});
+  check_experts<e4m3fn, bf16, bf16, kRow, kPacked, kDecode>({.ends = zipf_ends(70, 40), .m = 70, .n = 5, .k = 8});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

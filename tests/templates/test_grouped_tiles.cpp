@@ -26,7 +26,7 @@ constexpr Sm90Tiling kSmall{.m = 64, .n = 64, .stages = 12, .pingpong = true};
 // The table as the kernel makes it: lanes in turn, with what each has of those before it.
 struct Table {
   std::vector<u32> row_ends, tile_ends;
-  Sm90ExpertTable table;
+  ExpertTable table;
 
   template <Sm90Tiling T>
   static Table of(const std::vector<i32>& ends, u32 m, u32 n, u32 capacity) {
@@ -34,20 +34,23 @@ struct Table {
     Table made{.row_ends = std::vector<u32>(experts), .tile_ends = std::vector<u32>(experts, 77), .table = {}};
     made.table = {
         .row_ends = made.row_ends.data(), .tile_ends = made.tile_ends.data(), .experts = experts, .capacity = capacity};
-    for (u32 i = 0; i < experts; ++i) made.row_ends[i] = sm90_row_end(ends[i], m, i, capacity);
+    for (u32 i = 0; i < experts; ++i) made.row_ends[i] = expert_row_end(ends[i], m, i, capacity);
+    const auto share = [&](u32 lane) {
+      return ExpertShare<Sm90ExpertTiles<T>>(made.table, Sm90ExpertTiles<T>{n}, lane);
+    };
     std::array<u32, 32> rows{};
     std::array<u32, 32> tiles{};
     u32 row = 0;
     for (u32 lane = 0; lane < 32; ++lane) {
       rows[lane] = row;
-      row = std::max(row, Sm90ExpertShare<T>(made.table, n, lane).last_row());
+      row = std::max(row, share(lane).last_row());
     }
     u32 tile = 0;
     for (u32 lane = 0; lane < 32; ++lane) {
       tiles[lane] = tile;
-      tile += Sm90ExpertShare<T>(made.table, n, lane).tiles(rows[lane]);
+      tile += share(lane).tiles(rows[lane]);
     }
-    for (u32 lane = 0; lane < 32; ++lane) Sm90ExpertShare<T>(made.table, n, lane).write(rows[lane], tiles[lane]);
+    for (u32 lane = 0; lane < 32; ++lane) share(lane).write(rows[lane], tiles[lane]);
     return made;
   }
 };
@@ -57,7 +60,7 @@ struct Table {
 template <Sm90Tiling T>
 void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multiprocessors, u32 capacity) {
   const Table made = Table::of<T>(ends, m, n, capacity);
-  const Sm90ExpertTable& table = made.table;
+  const ExpertTable& table = made.table;
   std::vector<u32> right(ends.size());
   std::vector<bool> has_expert(m);
   u32 end = 0;
@@ -77,7 +80,7 @@ void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multi
     for (u32 tile = cluster; tile < table.tiles(); tile += clusters) {
       expert = table.expert_of(tile, expert);
       for (u32 rank = 0; rank < sm90_cluster_size(T); ++rank) {
-        const Sm90TileIndex first = table.first<T>(tile, expert, n, rank);
+        const Sm90TileIndex first = sm90_first_of_tile<T>(table, tile, expert, n, rank);
         BOOST_REQUIRE(first.n % T.n == 0);
         BOOST_REQUIRE((first.m - table.first_row(expert)) % T.m == 0);
         for (u32 row = first.m; row < std::min(first.m + T.m, table.row_ends[expert]); ++row) {

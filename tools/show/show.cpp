@@ -345,6 +345,7 @@ Specs:
   dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90
   dequant_matmul bf16*e4m3fn->bf16 row_major scale=row kernel=mma
   dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row
+  dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu experts
   pack_weight e4m3fn packed_f16
   quantize_mx bf16->e2m1fn
   float_quantize bf16 e4m3

@@ -59,7 +59,7 @@ DequantTiling mma_tiling(const MmaShape& shape, int tokens, int split) {
           .k_warps = shape.k_warps};
 }
 
-std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
+std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size, bool experts) {
   std::vector<DequantTiling> all;
   for (const MmaShape& shape : kMmaShapes) {
     const int fitting = fitting_tokens(size.m, most_tokens(shape));
@@ -67,6 +67,7 @@ std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
       if (tokens > fitting || 2 * tokens < fitting) continue;
       for (const int split : kMmaSplits) {
         // In a part of fewer than two stages, starting and finishing take most of the time.
+        if (split != 1 && experts) continue;
         if (split != 1 && divided_up(size.k, 64 * shape.k_warps) < 2 * split) continue;
         all.push_back(mma_tiling(shape, tokens, split));
       }
@@ -76,7 +77,7 @@ std::vector<DequantTiling> dequant_mma_tilings(const MatmulSize& size) {
 }
 
 std::vector<DequantTiling> dequant_mma_tilings_like(const DequantTiling& tiling, const MatmulSize& size) {
-  std::vector<DequantTiling> all = dequant_mma_tilings(size);
+  std::vector<DequantTiling> all = dequant_mma_tilings(size, false);
   std::erase_if(all, [&](DequantTiling each) {
     each.tokens = tiling.tokens;
     return each != tiling;
@@ -139,12 +140,25 @@ DequantTiling cheapest(const DequantMatmulSpec& spec, const MatmulSize& size, co
 
 }  // namespace
 
+// Of an expert's rows, which vary around their mean, a tile should hold those of most experts: another tile of few rows
+// decodes the weight again.
+MatmulSize size_of_experts(const MatmulSize& all, std::int64_t experts, std::optional<std::int64_t> capacity) {
+  constexpr std::int64_t kMostExpected = 64;
+  const std::int64_t with_rows = std::max<std::int64_t>(1, std::min(experts, all.m));
+  const std::int64_t mean = divided_up(all.m, with_rows);
+  const auto likely = mean + static_cast<std::int64_t>(std::sqrt(static_cast<double>(mean)));
+  const std::int64_t rows = capacity               ? std::min(*capacity, kMostExpected)
+                            : mean < kMostExpected ? std::min(likely, kMostExpected)
+                                                   : mean;
+  return {.m = std::max<std::int64_t>(rows, 1), .n = all.n * with_rows, .k = all.k};
+}
+
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                            const MatmulDevice& device) {
   if (spec.tiling) return {*spec.tiling};
   const bool is_mma = spec.kernel == DequantKernel::mma;
   const auto offered = [&](const MatmulSize& sizes) {
-    return is_mma ? dequant_mma_tilings(sizes) : dequant_sm90_tilings(spec, sizes, spec.batch_invariant);
+    return is_mma ? dequant_mma_tilings(sizes, spec.experts) : dequant_sm90_tilings(spec, sizes, spec.batch_invariant);
   };
   if (!spec.batch_invariant) return offered(size);
   const MatmulSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_spec.h"
@@ -10,6 +11,12 @@
 #include "ingot/codegen/types/target.h"
 
 namespace ingot {
+
+// With experts: the size by which kernels and tilings are chosen, and which functions here expect. It is that of one
+// matmul with about as many tiles: m rows of each expert, n columns of all experts that may have rows. all: M of all
+// experts, N of one. With a capacity, the host does not know how many of an expert's rows are in use; up to 64 are
+// expected, as in decoding.
+MatmulSize size_of_experts(const MatmulSize& all, std::int64_t experts, std::optional<std::int64_t> capacity);
 
 // Lists the tilings of the spec's kernel for these sizes. The kernel must not be `automatic`. If the spec has a tiling,
 // the list has only that one; if the spec is batch_invariant, only tilings whose order of summation depends on nothing

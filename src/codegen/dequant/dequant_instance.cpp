@@ -56,6 +56,15 @@ void require_kernel(const DequantMatmulSpec& spec) {
   }
 }
 
+void require_of_experts(const DequantMatmulSpec& spec) {
+  if (spec.pointwise) refuse(spec, "it has an epilogue, but matmuls of experts have none");
+  if (spec.batch_invariant) {
+    refuse(spec,
+           "batch_invariant is asked for, but the tiling of matmuls of experts follows from the number of rows: "
+           "leave one of the two out");
+  }
+}
+
 }  // namespace
 
 void validate_spec(const PackWeightSpec& spec) {
@@ -82,6 +91,7 @@ void validate_spec(const DequantMatmulSpec& spec) {
            fmt::format("epilogue reads {0}[col:f32], but vectors along the columns are of {1} here: write {0}[col]",
                        input.name, name(spec.x)));
   }
+  if (spec.experts) require_of_experts(spec);
   require_kernel(spec);
 }
 
@@ -106,9 +116,9 @@ TemplateInstance mma(DequantMatmulSpec spec) {
   const DequantTiling& t = *spec.tiling;
   const std::string tiling =
       aggregate_text({field("tokens", t.tokens), field("rows", t.rows), field("k_warps", t.k_warps)});
-  const std::string config =
-      aggregate_text("DequantMmaConfig", {field("layout", text_of(spec.layout)),
-                                          scale_inv_field(spec, dequant_mma_scale_inv(spec)), field("tiling", tiling)});
+  const std::string config = aggregate_text(
+      "DequantMmaConfig", {field("layout", text_of(spec.layout)), scale_inv_field(spec, dequant_mma_scale_inv(spec)),
+                           field("tiling", tiling), field("experts", spec.experts)});
   return {.header = "dequant/dequant_mma.cuh",
           .kernel = fmt::format("dequant_mma<{}, {}, {}, {}{}>", type_text(spec.weight), type_text(spec.x),
                                 type_text(spec.out), config, epilogue(spec)),
@@ -117,11 +127,12 @@ TemplateInstance mma(DequantMatmulSpec spec) {
 }
 
 TemplateInstance sm90(const DequantMatmulSpec& spec) {
-  const DequantSm90Tiling t = dequant_sm90_tiling(*spec.tiling);
-  const std::string tiling = aggregate_text(
-      {field("tokens", t.tokens), field("groups", t.groups), field("waves", t.waves), field("depth", t.depth),
-       field("stages", t.stages), field("split", t.split), field("multicast", t.multicast), field("wgmma", t.wgmma),
-       field("blocks_per_sm", t.blocks_per_sm), field("k_warps", t.k_warps), field("stream_k", t.stream_k)});
+  const DequantSm90Tiling t = dequant_sm90_tiling(spec, *spec.tiling);
+  const std::string tiling =
+      aggregate_text({field("tokens", t.tokens), field("groups", t.groups), field("waves", t.waves),
+                      field("depth", t.depth), field("stages", t.stages), field("split", t.split),
+                      field("multicast", t.multicast), field("wgmma", t.wgmma), field("blocks_per_sm", t.blocks_per_sm),
+                      field("k_warps", t.k_warps), field("stream_k", t.stream_k), field("experts", t.experts)});
   const std::string config =
       aggregate_text("DequantSm90Config", {field("layout", text_of(spec.layout)),
                                            scale_inv_field(spec, dequant_sm90_factors(spec)), field("tiling", tiling)});

@@ -41,7 +41,7 @@ bool is_sound(const DequantTiling& t) {
 
 }  // namespace
 
-DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
+DequantSm90Tiling dequant_sm90_tiling(const DequantMatmulSpec& spec, const DequantTiling& t) {
   const auto unsigned_of = [](int value) { return static_cast<u32>(value); };
   return {.tokens = unsigned_of(t.tokens),
           .groups = unsigned_of(t.rows / (64 * t.waves) * t.k_warps),
@@ -53,7 +53,8 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
           .wgmma = t.wgmma,
           .blocks_per_sm = unsigned_of(t.blocks),
           .k_warps = unsigned_of(t.k_warps),
-          .stream_k = t.stream_k};
+          .stream_k = t.stream_k,
+          .experts = spec.experts};
 }
 
 DequantFactors dequant_mma_scale_inv(const DequantMatmulSpec& spec) {
@@ -69,7 +70,7 @@ DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec) {
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
   if (!is_sound(tiling)) return false;
   return visit_bits(spec.weight, [&]<class W>() {
-    return ingot::dequant_sm90_exists<W>(dequant_sm90_tiling(tiling), dequant_sm90_factors(spec));
+    return ingot::dequant_sm90_exists<W>(dequant_sm90_tiling(spec, tiling), dequant_sm90_factors(spec));
   });
 }
 
@@ -93,7 +94,7 @@ double dequant_sm90_fills(const DequantMatmulSpec& spec, const DequantTiling& ti
 
 u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
   return visit_bits(spec.weight, [&]<class W>() {
-    return dequant_shared_bytes<W>(dequant_sm90_tiling(tiling), dequant_sm90_factors(spec));
+    return dequant_shared_bytes<W>(dequant_sm90_tiling(spec, tiling), dequant_sm90_factors(spec));
   });
 }
 
@@ -104,7 +105,7 @@ u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling
 
 namespace {
 
-std::string mma_fault(const DequantTiling& t) {
+std::string mma_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.wgmma) return "instruction wgmma, but kernel mma has mma.sync only";
   if (t.tokens != 8 && t.tokens != 16 && t.tokens != 32 && t.tokens != 64) {
     return fmt::format("{} tokens, but kernel mma takes 8, 16, 32 or 64", t.tokens);
@@ -130,6 +131,9 @@ std::string mma_fault(const DequantTiling& t) {
         "registers hold no more sums",
         t.rows, t.k_warps);
   }
+  if (spec.experts && t.split != 1) {
+    return fmt::format("a split of {}, but blocks of kernel mma do not share the K of experts: take 1", t.split);
+  }
   if (t.split < 1 || t.split > 64) return fmt::format("a split of {}, but it must be 1 to 64", t.split);
   return {};
 }
@@ -151,6 +155,7 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
     return "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit "
            "along K";
   }
+  if (t.stream_k && spec.experts) return "stream-K, but where tiles of experts are is known on the device only";
   if (dequant_sm90_exists(spec, t)) return {};
   DequantTiling fewest = t;
   fewest.stages = 2;
@@ -167,7 +172,7 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
 }  // namespace
 
 std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
-  return spec.kernel == DequantKernel::mma ? mma_fault(tiling) : sm90_fault(spec, tiling);
+  return spec.kernel == DequantKernel::mma ? mma_fault(spec, tiling) : sm90_fault(spec, tiling);
 }
 
 }  // namespace ingot

@@ -12,7 +12,7 @@
 namespace ingot {
 
 // The numbers of the tiling must be positive.
-DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
+DequantSm90Tiling dequant_sm90_tiling(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 // How each kernel applies the spec's scale_inv.
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec);

@@ -123,8 +123,8 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
     for (const Sm90Shape& shape : shapes) {
-      // (Where stream-K cuts tiles depends on the number of tokens.)
-      if (wgmma_alone && shape.split == kStreamK) continue;
+      // (Where stream-K cuts tiles depends on the number of tokens, and that of experts is not known.)
+      if ((wgmma_alone || spec.experts) && shape.split == kStreamK) continue;
       if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
     }
   };

@@ -120,6 +120,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Dequ
   if (const auto layout = parse_weight_layout(word)) return spec.layout = *layout, "the layout";
   if (word == "bias") return spec.bias = true, "bias";
   if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
+  if (word == "experts") return spec.experts = true, "experts";
   if (!option.has_value()) return nullptr;
   if (key == "scale") return spec.scale = reader.granularity(value, {}, one_of(kDequantGranularities)), "scale";
   if (key == "factors") return spec.scale_inv = read_dtype(reader, value), "factors";
@@ -154,6 +155,7 @@ std::string print_spec(const DequantMatmulSpec& spec) {
   if (spec.bias) line += " bias";
   if (spec.pointwise) line += fmt::format(" epilogue={}", print_word(spec.pointwise));
   if (spec.batch_invariant) line += " batch_invariant";
+  if (spec.experts) line += " experts";
   if (spec.kernel != DequantKernel::automatic || spec.tiling) line += fmt::format(" kernel={}", name(spec.kernel));
   if (spec.tiling) line += fmt::format(":{}", print(spec.kernel, *spec.tiling));
   return line;
@@ -164,7 +166,8 @@ std::uint64_t hash_spec(const PackWeightSpec& spec) {
 }
 
 std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
-  const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
+  const auto flags =
+      (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0) | (spec.experts ? 8 : 0);
   const DequantTiling t = spec.tiling.value_or(DequantTiling{});
   return mix(
       seed<DequantMatmulSpec>() + pack(spec.x, spec.weight, spec.out, spec.scale_inv, spec.layout, flags, spec.kernel) +
@@ -188,7 +191,7 @@ void read_spec(const SpecReader& reader, DequantMatmulSpec& spec) {
   read_dtypes(reader, spec);
   reader.each_option(2,
                      "packed, packed_f16, row_major, scale=<granularity>, factors=<dtype>, bias, "
-                     "epilogue=<expression>, batch_invariant or kernel=<kernel>",
+                     "epilogue=<expression>, batch_invariant, experts or kernel=<kernel>",
                      [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
@@ -200,7 +203,8 @@ void list_valid(std::vector<PackWeightSpec>& specs) {
   }
 }
 
-// Without an expression, a bias, batch_invariant and a tiling, once for each kernel that takes it.
+// Without an expression, a bias, batch_invariant and a tiling, once for each kernel that takes it; with experts, packed
+// weights whose outputs are as x.
 void list_valid(std::vector<DequantMatmulSpec>& specs) {
   const auto append = [&](DequantMatmulSpec spec) {
     for (const auto& [layout, name] : kLayouts) {
@@ -208,6 +212,10 @@ void list_valid(std::vector<DequantMatmulSpec>& specs) {
         if (kernel == DequantKernel::sm90 && layout == WeightLayout::row_major) continue;
         spec.layout = layout;
         spec.kernel = kernel;
+        spec.experts = false;
+        specs.push_back(spec);
+        if (layout != WeightLayout::packed || spec.out != spec.x) continue;
+        spec.experts = true;
         specs.push_back(spec);
       }
     }

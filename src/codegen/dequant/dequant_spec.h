@@ -94,6 +94,10 @@ inline constexpr std::array kDequantGranularities{kTensorwise,  kRowwise,     kR
 // Inf counts as Inf. scale_inv: f32, of `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those
 // of groups of g are stored row by row: [N, ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed
 // weight does not record its sizes: one that was packed for others is refused only where its number of bytes differs.
+//
+// experts: out[rows of expert e] is that of x's same rows by expert e's weight, scale_inv and bias. Which rows each
+// expert has is read on the device; rows that no expert has are not written. It has no expression, and is not
+// batch_invariant.
 struct DequantMatmulSpec {
   static constexpr std::string_view kWord = "dequant_matmul";
   Dtype x = Dtype::bf16;         // bf16 or f16
@@ -105,6 +109,7 @@ struct DequantMatmulSpec {
   bool bias = false;             // bias[N], of x's dtype
   Pointwise pointwise{};         // as in a GEMM's epilogue: matrices [M, N] and columns [N] of x's dtype, rows in f32
   bool batch_invariant = false;  // a row's result does not depend on M: the order of summation is the same for every M
+  bool experts = false;          // a grouped matmul: rows of x are those of experts, each with a weight of its own
   DequantKernel kernel = DequantKernel::automatic;
   std::optional<DequantTiling> tiling{};  // empty: chosen for the sizes
   bool operator==(const DequantMatmulSpec&) const = default;

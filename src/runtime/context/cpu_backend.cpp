@@ -111,7 +111,7 @@ class CpuBackend final : public Backend {
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
-      note(of, dequant_size(checked));
+      note(of, planned_size(of, checked));
       cpu::dequant_matmul(of, checked, pool);
     });
   }

@@ -120,6 +120,7 @@ class CudaBackend final : public Backend {
   }
 
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cuda::dequant_matmul, dequant_plans_);
   }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/util/error.h"
 
@@ -32,6 +33,17 @@ void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensor
   const char* const what = tensors.ends.capacity ? "grouped_gemm counts" : "grouped_gemm ends";
   const auto values = on_host(what, tensors.ends.data, tensors.ends.experts, device_api, stream);
   GroupedGemmTensors readable = tensors;
+  readable.ends.data = values.data();
+  check_expert_values(spec, readable);
+}
+
+void check_experts(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, DeviceApi& device_api,
+                   Stream& stream) {
+  if (!spec.experts || !device_api.checks_experts()) return;
+  check(spec, tensors, device_api.device());
+  const char* const what = tensors.ends.capacity ? "dequant_matmul counts" : "dequant_matmul ends";
+  const auto values = on_host(what, tensors.ends.data, tensors.ends.experts, device_api, stream);
+  DequantMatmulTensors readable = tensors;
   readable.ends.data = values.data();
   check_expert_values(spec, readable);
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ingot/codegen/types/experts.h"
+#include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/util/error.h"
 
 #include "expert_slots.cuh"
@@ -52,6 +53,14 @@ void check_ends(const char* what, const ExpertEnds& ends, Device device) {
   if (ends.capacity && *ends.capacity < 0) {
     refuse_ends(what, fmt::format("have a capacity of {} rows", *ends.capacity));
   }
+}
+
+void check_capacity(const char* what, const Tensor& tensor, const ExpertEnds& ends) {
+  if (!ends.capacity) return;
+  const std::int64_t capacity = *ends.capacity;
+  if (capacity == 0 ? tensor.rows == 0 : tensor.rows % capacity == 0 && tensor.rows / capacity == ends.experts) return;
+  refuse(what, tensor,
+         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, capacity));
 }
 
 void check_end_values(const char* what, const ExpertEnds& ends, const ExpertLines& lines) {

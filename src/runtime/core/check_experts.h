@@ -13,6 +13,9 @@ Tensor bytes_of(const ExpertEnds& ends);
 // The rest throws Error{invalid_argument} with `what` as its subject. All but the values.
 void check_ends(const char* what, const ExpertEnds& ends, Device device);
 
+// With a capacity: are the tensor's rows, which messages call `what`, those that experts have room for?
+void check_capacity(const char* what, const Tensor& tensor, const ExpertEnds& ends);
+
 // The values, where the host can read them: of `lines` rows or columns of `of`, called `line`.
 struct ExpertLines {
   std::int64_t lines = 0;

@@ -207,9 +207,7 @@ void add_group(const float* sums, const std::vector<float>& scale_inv, float* to
 
 i64 round_up(i64 value, i64 multiple) { return ceil_div(value, multiple) * multiple; }
 
-}  // namespace
-
-void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
+void multiply(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
   const MatmulSize size = dequant_size(tensors);
   const bool grouped = spec.scale.cols != 0;
   const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
@@ -249,6 +247,53 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
                  grouped ? std::vector<float>() : scale_inv_of(spec, tensors, cols, 0), pool);
     }
   }
+}
+
+// Elements `begin` to `end` of a vector.
+Tensor part_of(const Tensor& all, i64 begin, i64 end) {
+  if (all.data == nullptr) return all;
+  Tensor part = all;
+  part.data = static_cast<std::byte*>(all.data) + begin * size_of(all.dtype);
+  part.cols = end - begin;
+  return part;
+}
+Tensor rows_of(const Tensor& all, i64 begin, i64 end) {
+  Tensor part = all;
+  part.data = static_cast<std::byte*>(all.data) + begin * all.row_stride * bits_of(all.dtype) / 8;
+  part.rows = end - begin;
+  return part;
+}
+
+// A matmul for each expert that has rows.
+void multiply_experts(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
+  DequantMatmulSpec of_one = spec;
+  of_one.experts = false;
+  const MatmulSize size = dequant_size(tensors);
+  const i64 scales = scale_count(spec.scale, size.n, size.k);
+  const i64 bytes = is_packed(spec.layout) ? packed_weight_bytes(spec.weight, size.n, size.k) : 0;
+  i64 begin = 0;
+  for (i64 e = 0; e < tensors.ends.experts; ++e) {
+    if (tensors.ends.capacity) begin = e * *tensors.ends.capacity;
+    const i64 end = tensors.ends.data[e] + (tensors.ends.capacity ? begin : 0);
+    if (begin != end) {
+      multiply(of_one,
+               {.x = rows_of(tensors.x, begin, end),
+                .weight = is_packed(spec.layout) ? part_of(tensors.weight, e * bytes, (e + 1) * bytes)
+                                                 : rows_of(tensors.weight, e * size.n, (e + 1) * size.n),
+                .scale_inv = part_of(tensors.scale_inv, e * scales, (e + 1) * scales),
+                .bias = part_of(tensors.bias, e * size.n, (e + 1) * size.n),
+                .out = rows_of(tensors.out, begin, end)},
+               pool);
+    }
+    begin = end;
+  }
+}
+
+}  // namespace
+
+void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, ThreadPool& pool) {
+  if (spec.experts) return multiply_experts(spec, tensors, pool);
+  multiply(spec, tensors, pool);
 }
 
 namespace {

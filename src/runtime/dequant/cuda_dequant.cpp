@@ -18,17 +18,17 @@ namespace {
 
 // Requires a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support
 // it.
-const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const MatmulSize& size,
-                       Stream& stream, Launcher& launcher) {
+const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
+                       Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {
     const char* reason = dequant_sm90_refusal(spec, tensors, launcher.target());
-    if (reason == nullptr && !launcher.has_room(dequant_cluster(dequant_sm90_tiling(*spec.tiling)), stream)) {
+    if (reason == nullptr && !launcher.has_room(dequant_cluster(dequant_sm90_tiling(spec, *spec.tiling)), stream)) {
       reason = "the stream's part of the GPU has no room for the tiling's clusters";
     }
     if (reason == nullptr) dequant_sm90(spec, tensors, stream, launcher);
     return reason;
   }
-  const char* const reason = dequant_mma_refusal(spec, size, launcher.target());
+  const char* const reason = dequant_mma_refusal(spec, tensors, launcher.target());
   if (reason == nullptr) dequant_mma(spec, tensors, stream, launcher);
   return reason;
 }
@@ -39,8 +39,8 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
                     Launcher& launcher, DequantPlans& plans) {
   const MatmulSize size = dequant_size(tensors);
   if (size.m == 0 || size.n == 0) return;
-  run_first(spec, plans.find(spec, size),
-            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, size, stream, launcher); });
+  run_first(spec, plans.find(spec, planned_size(spec, tensors)),
+            [&](const DequantMatmulSpec& named) { return try_kernel(named, tensors, stream, launcher); });
 }
 
 // Kernel mma (templates/dequant/dequant_mma.cuh), usually in one launch. If a tile's K is split, the
@@ -54,7 +54,11 @@ void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tens
   const DequantMmaTiling tiling = dequant_mma_tiling(spec);
   const auto split = static_cast<u32>(spec.tiling->split);
   const i64 slice = dequant_mma_slice(spec, size.m, size.n);
-  const i64 most_tiles = dequant_mma_tiles(tiling, std::min<i64>(slice, size.m), size.n);
+  const auto tiles = [&](i64 tokens) {
+    return spec.experts ? dequant_mma_most_tiles(tiling, tokens, size.n, tensors.ends.experts)
+                        : dequant_mma_tiles(tiling, tokens, size.n);
+  };
+  const i64 most_tiles = tiles(std::min<i64>(slice, size.m));
   void* parts = nullptr;
   void* arrived = nullptr;
   if (split > 1) {
@@ -64,7 +68,7 @@ void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tens
   for (i64 first = 0; first < size.m; first += slice) {
     const i64 count = std::min<i64>(slice, size.m - first);
     launcher.launch(spec, Pass::main,
-                    {.grid_x = static_cast<unsigned>(dequant_mma_tiles(tiling, count, size.n) * split),
+                    {.grid_x = static_cast<unsigned>(tiles(count) * split),
                      .block = dequant_mma_threads(tiling),
                      .shared_bytes = dequant_mma_shared_bytes(tiling)},
                     dequant_mma_params(spec, tokens_of(spec, tensors, first, count), parts, arrived), stream);
@@ -97,7 +101,7 @@ void encode_x(TensorMap& map, const Tensor& x, u32 tokens, const Driver& driver)
 
 void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher) {
-  const DequantSm90Tiling tiling = dequant_sm90_tiling(*spec.tiling);
+  const DequantSm90Tiling tiling = dequant_sm90_tiling(spec, *spec.tiling);
   const MatmulSize size = dequant_size(tensors);
   const auto m = static_cast<u32>(size.m);
   const auto n = static_cast<u32>(size.n);
@@ -109,7 +113,9 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
   const u32 at_once = kernel.clusters_at_once(launch);
   const StreamKSplit split =
       tiling.stream_k ? stream_k_split_at_once(dequant_work(tiling, m, n, k), at_once) : StreamKSplit{};
-  launch.grid_x = tiling.stream_k ? split.blocks : dequant_blocks(tiling, m, n, at_once);
+  launch.grid_x = tiling.stream_k ? split.blocks
+                  : spec.experts  ? dequant_expert_blocks(tiling, m, n, static_cast<u32>(tensors.ends.experts), at_once)
+                                  : dequant_blocks(tiling, m, n, at_once);
   // (Larger clusters find less room, because they cannot span the GPU's processing clusters.)
   if (tiling.blocks_per_sm > 1 && launch.cluster <= 2 &&
       launch.grid_x * tiling.blocks_per_sm <= at_once * launch.cluster)
@@ -126,7 +132,8 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
                            .factor_stride = static_cast<u32>(scale_inv_strides(spec.scale, size.k).row),
                            .constant_weight = tensors.constant_weight ? 1U : 0U,
                            .epilogue = epilogue_params(tensors),
-                           .cut = {}};
+                           .cut = {},
+                           .experts = expert_params(spec, tensors)};
   if (tiling.stream_k) {
     const std::size_t bytes = stream_k_bytes(split, dequant_sum_bytes(tiling));
     void* const parts = bytes == 0 ? nullptr : stream.scratch(bytes);

@@ -2,21 +2,29 @@
 // passed check(); on a GPU the context must be current.
 #pragma once
 
+#include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
 
 namespace ingot {
 
-// From checked tensors.
+// From checked tensors; with experts, M of all of them and N of one.
 inline MatmulSize dequant_size(const DequantMatmulTensors& tensors) {
   return {.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
+}
+// The size by which the kernel is chosen.
+inline MatmulSize planned_size(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors) {
+  const MatmulSize size = dequant_size(tensors);
+  return spec.experts ? size_of_experts(size, tensors.ends.experts, tensors.ends.capacity) : size;
 }
 
 // The checks of the tensors (see check.h). A packed weight does not record its sizes,
 // so its number of bytes must match the sizes of the other tensors.
 void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device);
 void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Device device);
+// With experts: the values of their ends, which the host must be able to read. On the CPU check() does so.
+void check_expert_values(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors);
 
 class DequantPlans;
 class Launcher;

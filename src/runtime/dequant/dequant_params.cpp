@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 
@@ -24,6 +25,20 @@ DequantCodesSource codes_of(const DequantMatmulSpec& spec, const Tensor& weight,
 }
 
 }  // namespace
+
+DequantExperts expert_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors) {
+  if (!spec.experts) return {};
+  const MatmulSize size = dequant_size(tensors);
+  const Tensor& weight = tensors.weight;
+  const i64 weight_bytes = is_packed(spec.layout) ? packed_weight_bytes(spec.weight, size.n, size.k)
+                                                  : size.n * weight.row_stride * bits_of(spec.weight) / 8;
+  const i64 factors = scale_count(spec.scale, size.n, size.k);
+  return {.ends = tensors.ends.data,
+          .experts = static_cast<u32>(tensors.ends.experts),
+          .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0)),
+          .weight_bytes = static_cast<u64>(weight_bytes),
+          .factor_bytes = static_cast<u64>(factors * size_of(spec.scale_inv))};
+}
 
 EpilogueParams epilogue_params(const DequantMatmulTensors& tensors) {
   EpilogueParams params{};
@@ -98,7 +113,8 @@ DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const Dequant
           .split = static_cast<u32>(spec.tiling->split),
           .parts = static_cast<float*>(parts),
           .arrived = static_cast<u32*>(arrived),
-          .epilogue = epilogue_params(tensors)};
+          .epilogue = epilogue_params(tensors),
+          .experts = expert_params(spec, tensors)};
 }
 
 }  // namespace ingot::cuda

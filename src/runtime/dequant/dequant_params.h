@@ -9,6 +9,8 @@
 namespace ingot::cuda {
 
 EpilogueParams epilogue_params(const DequantMatmulTensors& tensors);
+// Zeros without experts.
+DequantExperts expert_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors);
 
 // Requires a spec with a tiling of kernel mma.
 DequantMmaTiling dequant_mma_tiling(const DequantMatmulSpec& spec);

@@ -1,5 +1,6 @@
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include <fmt/format.h>
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -46,6 +47,12 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1024;
 
+// The most tiles along M. Of each expert, one may not be full.
+std::int64_t most_tiles_m(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors) {
+  const std::int64_t m = dequant_size(tensors).m;
+  return m / spec.tiling->tokens + (spec.experts ? std::min(tensors.ends.experts, m) : 1);
+}
+
 }  // namespace
 
 // Sizes, tiles and the copy engine's coordinates have 32 bits.
@@ -59,7 +66,7 @@ const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMat
   if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (strides_matter && x.row_stride % 8 != 0)) {
     return "kernel sm90 needs rows of x at multiples of 16 bytes";
   }
-  const std::int64_t tiles_m = size.m / spec.tiling->tokens + 1;
+  const std::int64_t tiles_m = most_tiles_m(spec, tensors);
   const std::int64_t tiles_n = size.n / spec.tiling->rows + 1;
   if (size.m > kMost || size.n > kMost || size.k > kMost || tiles_m > kMost / (8 * tiles_n)) {
     return "kernel sm90 takes sizes below 2^31 and as many tiles";
@@ -68,11 +75,14 @@ const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMat
 }
 
 // Tiles and stages are counted in 32 bits; a grid has fewer than 2^31 blocks.
-const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device) {
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device) {
+  const MatmulSize size = dequant_size(tensors);
   if (device.major < 8) return "kernel mma runs on sm_80 and later";
-  const std::int64_t tiles_m = size.m / spec.tiling->tokens + 1;
+  const std::int64_t tiles_m = most_tiles_m(spec, tensors);
   const std::int64_t tiles_n = size.n / spec.tiling->rows + 1;
-  if (size.k > kMost || size.n > kMost || tiles_m > kMost || tiles_m > kMost / spec.tiling->split / tiles_n) {
+  const bool counts_rows = spec.experts && size.m > kMost;  // in their table
+  if (counts_rows || size.k > kMost || size.n > kMost || tiles_m > kMost ||
+      tiles_m > kMost / spec.tiling->split / tiles_n) {
     return "kernel mma takes fewer than 2^31 tiles, rows of the weight, and K";
   }
   return nullptr;

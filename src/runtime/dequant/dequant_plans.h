@@ -59,6 +59,6 @@ void run_first(const DequantMatmulSpec& asked, std::span<const DequantMatmulSpec
 // Why the call is not supported by the kernel, a pure function of the call and the GPU; null if it is. Requires a spec
 // with a tiling.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
-const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device);
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
 
 }  // namespace ingot

@@ -27,14 +27,6 @@ const char* name_of(const ExpertEnds& ends) { return ends.capacity ? "grouped_ge
   throw Error(ErrorCode::invalid_argument, name_of(ends), message);
 }
 
-void check_capacity(const ExpertEnds& ends, const Tensor& a) {
-  if (!ends.capacity) return;
-  const std::int64_t capacity = *ends.capacity;
-  if (capacity == 0 ? a.rows == 0 : a.rows % capacity == 0 && a.rows / capacity == ends.experts) return;
-  refuse("grouped_gemm a", a,
-         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, capacity));
-}
-
 // Rows of b's scale_inv that each expert has, where they are of blocks or groups.
 std::int64_t scale_rows(const GemmSpec& gemm, std::int64_t n) { return divided_up(n, std::int64_t{gemm.scale_b.rows}); }
 
@@ -142,7 +134,7 @@ GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensor
 }
 
 GroupedRanges check_along_rows(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
-  check_capacity(tensors.ends, tensors.a);
+  check_capacity("grouped_gemm a", tensors.a, tensors.ends);
   check_same_k(tensors);
   if (tensors.b.rows % tensors.ends.experts != 0) {
     refuse("grouped_gemm b", tensors.b,
