@@ -35,7 +35,8 @@ constexpr std::array kBenchmarks{
     Benchmark{"grouped_gemm", "The GEMMs of a mixture of experts, in one launch and one after the other"},
     Benchmark{"linear", "A linear layer's step, forward and backward, with every recipe"},
     Benchmark{"runtime", "Lookups of loaded kernels and loads from a store and a bundle; needs no GPU"},
-    Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"}};
+    Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"},
+    Benchmark{"weight_only_experts", "The same of a mixture of experts in one launch, next to a read of the weights"}};
 
 // Where benchmarks are as seen from this program's folder: of an installation, and of a build.
 std::array<fs::path, 2> folders() {
