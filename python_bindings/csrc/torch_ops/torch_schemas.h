@@ -194,6 +194,13 @@ inline constexpr TorchSchema kWeightOnlyLinear{
     .name = "weight_only_linear",
     .arguments = "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor? bias, int plan, int constant",
     .results = "Tensor output"};
+// Of many experts: input (M, K) or (experts, capacity, K); ends: int32, the row of the input at which each expert's
+// rows end, or how many it has. weight: uint8, one expert's after the other's, each as the plan has one; bias:
+// (experts, N).
+inline constexpr TorchSchema kWeightOnlyExperts{
+    .name = "weight_only_experts",
+    .arguments = "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor ends, Tensor? bias, int plan",
+    .results = "Tensor output"};
 inline constexpr TorchSchema kWeightCast{
     .name = "weight_cast", .arguments = "Tensor weight, int plan", .results = "Tensor codes, Tensor scale_inv"};
 inline constexpr TorchSchema kWeightPack{
@@ -270,14 +277,34 @@ inline constexpr TorchSchema kSyncAmaxHistory{
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
     .results = ""};
 
-inline constexpr std::array kTorchSchemas{
-    &kLinearForward,        &kLinearBackward,     &kQuantizeInput,        &kQuantizeWeight,
-    &kGemmOutput,           &kNormLinearForward,  &kNormLinearBackward,   &kMlpForward,
-    &kMlpBackward,          &kGatedLinearForward, &kGatedLinearBackward,  &kSharedLinearForward,
-    &kSharedLinearBackward, &kWeightOnlyLinear,   &kWeightCast,           &kWeightPack,
-    &kWeightUnpack,         &kQuantize,           &kQuantizeRows,         &kGemm,
-    &kGroupedLinear,        &kGroupedGemm,        &kGroupedLinearForward, &kGroupedLinearBackward,
-    &kExpertsMlpForward,    &kExpertsMlpBackward, &kSyncAmaxHistory};
+inline constexpr std::array kTorchSchemas{&kLinearForward,
+                                          &kLinearBackward,
+                                          &kQuantizeInput,
+                                          &kQuantizeWeight,
+                                          &kGemmOutput,
+                                          &kNormLinearForward,
+                                          &kNormLinearBackward,
+                                          &kMlpForward,
+                                          &kMlpBackward,
+                                          &kGatedLinearForward,
+                                          &kGatedLinearBackward,
+                                          &kSharedLinearForward,
+                                          &kSharedLinearBackward,
+                                          &kWeightOnlyLinear,
+                                          &kWeightOnlyExperts,
+                                          &kWeightCast,
+                                          &kWeightPack,
+                                          &kWeightUnpack,
+                                          &kQuantize,
+                                          &kQuantizeRows,
+                                          &kGemm,
+                                          &kGroupedLinear,
+                                          &kGroupedGemm,
+                                          &kGroupedLinearForward,
+                                          &kGroupedLinearBackward,
+                                          &kExpertsMlpForward,
+                                          &kExpertsMlpBackward,
+                                          &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
 

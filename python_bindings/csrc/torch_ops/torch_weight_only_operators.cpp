@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -61,17 +63,24 @@ struct WeightOnlyPlan {
   }
 };
 
+[[noreturn]] void refuse(const TensorName& name, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, name.text(), why);
+}
+
+TorchMatrix input_of(const TorchTensor& tensor, const WeightOnlyPlan& plan, Device device) {
+  TorchMatrix input = columns_of(tensor, plan.name("input"), plan.in_features, device);
+  if (input.view.dtype != Dtype::f32) return input;
+  refuse(plan.name("input"),
+         "is float32, but activations are bfloat16 or float16: convert them with .to(), or use torch.autocast");
+}
+
 void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
   const TorchTensor& of_input = all.tensor<"input">();
   const TorchTensor& of_bias = all.tensor<"bias">();
   const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
   const Device device = device_of(of_input, plan.name("input"));
-  const TorchMatrix input = columns_of(of_input, plan.name("input"), plan.in_features, device);
+  const TorchMatrix input = input_of(of_input, plan, device);
   const Dtype dtype = input.view.dtype;
-  if (dtype == Dtype::f32) {
-    throw Error(ErrorCode::invalid_argument, plan.name("input").text(),
-                "is float32, but activations are bfloat16 or float16: convert them with .to(), or use torch.autocast");
-  }
   const bool has_bias = of_bias.given();
   TorchMatrix bias;
   if (has_bias) {
@@ -97,6 +106,66 @@ void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
   tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
   place.backend().dequant_matmul(plan.specs[(dtype == Dtype::f16 ? 2U : 0U) + (has_bias ? 1U : 0U)], tensors,
                                  place.stream());
+}
+
+// The rows of many experts, each by the weight of its expert.
+void multiply_experts(TorchArgumentsOf<kWeightOnlyExperts>& all) {
+  const TorchTensor& of_input = all.tensor<"input">();
+  const TorchTensor& of_ends = all.tensor<"ends">();
+  const TorchTensor& of_bias = all.tensor<"bias">();
+  const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
+  const Device device = device_of(of_input, plan.name("input"));
+  const TorchMatrix input = input_of(of_input, plan, device);
+  const Dtype dtype = input.view.dtype;
+  const std::int64_t experts = of_ends.elements();
+  const bool masked = of_input.sizes().size() == 3;
+  const TensorName ends = plan.name(masked ? "counts" : "ends");
+  if (of_input.sizes().size() != 2 && !masked) refuse(plan.name("input"), "must be (M, K) or (experts, capacity, K)");
+  if (of_ends.device() != device) refuse(ends, "is on another device than the input: move one with .to()");
+  if (!of_ends.is_contiguous()) refuse(ends, "is not contiguous: call .contiguous()");
+  if (!of_ends.is_int32()) refuse(ends, "must be int32: convert it with .to()");
+  if (masked && of_input.sizes()[0] != experts) {
+    refuse(ends, "has " + std::to_string(experts) + " elements, but the input has rows of " +
+                     std::to_string(of_input.sizes()[0]) + " experts");
+  }
+  DequantMatmulSpec spec = plan.specs[dtype == Dtype::f16 ? 2U : 0U];
+  spec.experts = true;
+  Tensor weight =
+      plan.weight(bytes_of(all.tensor<"weight">(), plan.name("weight"), experts * plan.weight_bytes(), device), device);
+  (is_packed(plan.layout) ? weight.cols : weight.rows) *= experts;
+  if (is_packed(plan.layout)) weight.row_stride = weight.cols;
+  const std::int64_t scales = experts * plan.scale_inv();
+  DequantMatmulTensors tensors{
+      .x = input.view,
+      .weight = weight,
+      .scale_inv = vector(scale_inv_of(all.tensor<"weight_scale_inv">(), plan.name("weight_scale_inv"), scales,
+                                       plan.scale_inv_dtype(), device),
+                          plan.scale_inv_dtype(), scales, device),
+      .out = {},
+      .ends = {.data = static_cast<const std::int32_t*>(of_ends.data()),
+               .experts = experts,
+               .device = device,
+               .capacity = masked ? std::optional(of_input.sizes()[1]) : std::nullopt}};
+  TorchMatrix bias;
+  if (of_bias.given()) {
+    spec.bias = true;
+    bias = columns_of(of_bias, plan.name("bias"), plan.out_features, device);
+    if (bias.view.rows != experts) {
+      refuse(plan.name("bias"), "has " + std::to_string(bias.view.rows) + " rows, expected one for each of " +
+                                    std::to_string(experts) + " experts");
+    }
+    if (bias.view.dtype != dtype || bias.view.row_stride != plan.out_features) {
+      bias.copy = TorchTensor::empty(of_bias.sizes(), torch_dtype(dtype), device);
+      bias.copy.copy_from(of_bias);
+      bias.view.data = bias.copy.data();
+    }
+    tensors.bias = vector(bias.view.data, dtype, experts * plan.out_features, device);
+  }
+  const TorchRun place(device, all, input.view.rows);
+  TorchTensor& output = all.result<"output">();
+  output = TorchTensor::empty(sizes_with_last(of_input.sizes(), plan.out_features), torch_dtype(dtype), device);
+  tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
+  place.backend().dequant_matmul(spec, tensors, place.stream());
 }
 
 TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
@@ -158,9 +227,9 @@ void unpack(TorchArgumentsOf<kWeightUnpack>& all) {
   all.result<"codes">() = pack(plan, all, all.tensor<"packed">(), true);
 }
 
-constexpr std::array kWeightOnlyOperators{kTorchOperator<kWeightOnlyLinear, multiply>,
-                                          kTorchOperator<kWeightCast, cast>, kTorchOperator<kWeightPack, pack>,
-                                          kTorchOperator<kWeightUnpack, unpack>};
+constexpr std::array kWeightOnlyOperators{
+    kTorchOperator<kWeightOnlyLinear, multiply>, kTorchOperator<kWeightOnlyExperts, multiply_experts>,
+    kTorchOperator<kWeightCast, cast>, kTorchOperator<kWeightPack, pack>, kTorchOperator<kWeightUnpack, unpack>};
 
 // Returns (number, bytes of a row of codes, bytes of the weight, number of scale_inv).
 nb::tuple add_weight_only_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,

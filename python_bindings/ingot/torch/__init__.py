@@ -26,9 +26,11 @@ from ._prepare import Prepared, prepare
 from ._scaled_grouped_mm import scaled_grouped_mm
 from ._shared_linear import SharedLinearOptions, shared_linear
 from ._tune import TunedMatmul, tune
+from ._weight_only_experts import ExpertWeights, grouped_weight_only_linear
 
 __all__ = [
     "DelayedScales",
+    "ExpertWeights",
     "GatedLinearOptions",
     "RECIPES",
     "LinearError",
@@ -43,6 +45,7 @@ __all__ = [
     "experts_mlp",
     "gated_linear",
     "grouped_linear",
+    "grouped_weight_only_linear",
     "linear",
     "mlp",
     "mlp_of_gate_and_up",

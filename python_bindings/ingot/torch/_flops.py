@@ -107,6 +107,13 @@ def _(input, plan) -> int:
     return 2 * _tokens(input) * facts.out_features * facts.in_features
 
 
+@flops("weight_only_experts")
+def _(input, plan) -> int:
+    """Of all rows: which of them experts have is known on the device only."""
+    facts = weights._WEIGHTS[plan]
+    return 2 * _tokens(input) * facts.out_features * facts.in_features
+
+
 # ---- layers of exported programs ----
 
 @flops("layer")

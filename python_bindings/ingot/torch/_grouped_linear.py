@@ -119,22 +119,22 @@ def _scales_of_codes(scale_inv: torch.Tensor, input: torch.Tensor) -> torch.Tens
     return (exponents << 23).view(torch.float32)
 
 
-def _rows_of_experts(
-    input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
+def rows_of_experts(
+    caller: str, input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
 ) -> torch.Tensor:
     """The one of the two that says which rows each expert has."""
     if ends is not None and counts is not None:
-        raise LinearError("grouped_linear: ends and counts are given: give counts for an input (experts, capacity, K), else ends")
+        raise LinearError(f"{caller}: ends and counts are given: give counts for an input (experts, capacity, K), else ends")
     masked = input.dim() == 3
     given = counts if masked else ends
     if given is None:
         expected = "counts, how many rows each expert has" if masked else "ends, the row at which each expert's rows end"
         if counts is not None:
             raise LinearError(
-                f"grouped_linear counts: are for an input (experts, capacity, K), and it has the shape {tuple(input.shape)}: give "
+                f"{caller} counts: are for an input (experts, capacity, K), and it has the shape {tuple(input.shape)}: give "
                 f"{expected}"
             )
-        raise LinearError(f"grouped_linear input: has the shape {tuple(input.shape)}: give {expected}")
+        raise LinearError(f"{caller} input: has the shape {tuple(input.shape)}: give {expected}")
     return given
 
 
@@ -188,7 +188,7 @@ def grouped_linear(
     check_options("grouped_linear", options)
     if weight_scale_inv is not None and weight_scale_inv.dtype in (torch.int32, torch.int64) and ends is None:
         raise LinearError(f"grouped_linear weight_scale_inv: is {weight_scale_inv.dtype}, expected float32: did you mean ends=?")
-    rows = _rows_of_experts(input, ends, counts)
+    rows = rows_of_experts("grouped_linear", input, ends, counts)
     if weight.dtype in HIGH_PRECISION:
         others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
         return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation)

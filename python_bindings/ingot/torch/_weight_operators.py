@@ -14,6 +14,7 @@ from ._names import PLACEHOLDERS
 from ._schemas import fake
 
 weight_only_linear = torch.ops.ingot.weight_only_linear.default
+weight_only_experts = torch.ops.ingot.weight_only_experts.default
 weight_cast = torch.ops.ingot.weight_cast.default
 weight_pack = torch.ops.ingot.weight_pack.default
 weight_unpack = torch.ops.ingot.weight_unpack.default
@@ -76,6 +77,11 @@ def weight_plan(name: Optional[str], weight_format: WeightFormat, out_features: 
 
 
 @fake("weight_only_linear")
+def _(input, plan):
+    return input.new_empty((*input.shape[:-1], _WEIGHTS[plan].out_features))
+
+
+@fake("weight_only_experts")
 def _(input, plan):
     return input.new_empty((*input.shape[:-1], _WEIGHTS[plan].out_features))
 
