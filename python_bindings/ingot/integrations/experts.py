@@ -3,7 +3,8 @@
     from ingot.integrations.experts import convert_experts_, quantize_experts_
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
     print(convert_experts_(model, "rowwise"))    # trains in FP8, or
-    print(quantize_experts_(model))              # has FP8 weights, for inference and for adapters around them
+    print(quantize_experts_(model))              # has FP8 weights, for inference and for adapters around them, or
+    print(quantize_experts_(model, "e2m1fn"))    # MXFP4 weights by activations in 16 bits, for decoding
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
 implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
@@ -29,6 +30,7 @@ from ..torch._linear import LinearOptions
 from ..torch._model_weights import is_stack
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
+from ..torch._stored_experts import FLOAT8, check_format, is_weight_only, multiply_stored, run_stored, store_experts
 
 __all__ = ["convert_experts_", "quantize_experts_"]
 
@@ -95,22 +97,34 @@ def convert_experts_(
     return list(stacks)
 
 
-def quantize_experts_(model: torch.nn.Module) -> List[str]:
+def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[str]:
     """Casts the stacked experts of a transformers model to e4m3fn, in place, with a scale_inv for each row, and has them run by
     "ingot". Returns their names. The weights become buffers: codes (experts, N, K) under their own names, and
     `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. The model's
     save_pretrained() is refused from then on, since from_pretrained() would read codes as values: state_dict() and
     `ingot.nn.save_float8_checkpoint()` save it. Gradients pass through the frozen experts to what is before them, adapters of
-    linear layers for one. Raises LinearError for a model without stacked experts, for experts that have adapters themselves, and for
-    sizes and GPUs as convert_experts_() does."""
+    linear layers for one.
+
+    format: "float8", or that of weights whose activations stay in bfloat16 or float16, for decoding: "e2m1fn" (MXFP4), "e2m3fn",
+    "e3m2fn", "e4m3fn", "e5m2" or a fnuz one, with a scale_inv for each 32 of a row in 4 and 6 bits and for each row in FP8
+    (grouped_weight_only_linear()). Buffers are then bytes (experts, 1, bytes of an expert), packed for tensor cores, a
+    `<name>_scale_inv` and a `<name>_packing`; state_dict() alone saves them, gradients do not pass, GPUs from sm_80 on run it, and
+    sizes are any. load_float8_checkpoint() fills those of "e2m1fn" from a checkpoint in MXFP4, such as gpt-oss's, bit for bit.
+
+    Raises LinearError for a model without stacked experts, for experts that have adapters themselves, for another format or one that
+    the experts do not have already, and for sizes and GPUs as convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
-    _check_stacks(stacks, "quantize_experts_")
+    check_format(stacks, format)
+    if format == FLOAT8:
+        _check_stacks(stacks, "quantize_experts_")
     _refuse_adapters_of_parameters(model)
     for module in stacks.values():
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
             if weight is not None:
-                _replace(module, name, weight.detach())
+                values = weight.detach()
+                rows = values.transpose(1, 2) if module.is_transposed else values
+                _replace(module, name, rows) if format == FLOAT8 else store_experts(module, name, rows, format)
         module.config._experts_implementation = NAME
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and any(map(is_stack, module.modules())):  # not PEFT's, which saves adapters
@@ -138,8 +152,7 @@ def _refuse_save_pretrained(*arguments, **named) -> NoReturn:
     )
 
 
-def _replace(module: torch.nn.Module, name: str, weight: torch.Tensor) -> None:
-    rows = weight.transpose(1, 2) if module.is_transposed else weight
+def _replace(module: torch.nn.Module, name: str, rows: torch.Tensor) -> None:
     experts, n, k = rows.shape
     codes, scale_inv = quantize_rows(rows.reshape(experts * n, k), _E4M3, 0)
     del module._parameters[name]
@@ -197,6 +210,8 @@ def _product(
     self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor, activation: Optional[str] = None
 ) -> torch.Tensor:
     weight, scale_inv = getattr(self, name), getattr(self, f"{name}_scale_inv", None)
+    if is_weight_only(self, name):
+        return multiply_stored(self, name, rows, ends)
     if scale_inv is not None:
         if weight.dtype not in FORMATS:
             raise LinearError(
@@ -260,6 +275,9 @@ def _run_stack(
     for name in _WEIGHTS:
         weight = getattr(module, name, None)
         if weight is None:
+            continue
+        if is_weight_only(module, name):
+            run_stored(module, name, [count * chosen for count in tokens], dtypes[0], seen)
             continue
         is_transposed = module.is_transposed and not hasattr(module, f"{name}_scale_inv")
         experts, n, k = weight.transpose(1, 2).shape if is_transposed else weight.shape

@@ -19,13 +19,14 @@ from .._arrays import file_name
 from .._text import printable, some_of
 from ..torch._errors import LinearError
 from ..torch._progress import progress
+from ..torch._stored_experts import is_weight_only
 from ._checkpoint_changes import Changes
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
 from ._checkpoint_names import Place, check_model, places, trains_a_copy
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
-from ._checkpoint_stacks import has_stacks_in_float8
+from ._checkpoint_stacks import find_codes, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -55,7 +56,7 @@ class CheckpointReport:
     place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
     stacked: those of them that are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert
     where it has them apart. ignored: scales of activations and of the KV cache, of which the model makes no use. experts: modules
-    whose stacks quantize_experts_() made, and the checkpoint has in FP8.
+    whose stacks quantize_experts_() made, and the checkpoint has in their format.
     note: what the caller has yet to do ("" if nothing).
     """
 
@@ -72,7 +73,7 @@ class CheckpointReport:
         lines = [] if self.layers or self.experts else ["no layer is FP8"]
         for what, names in (
             ("layers are FP8", self.layers),
-            ("modules of experts are FP8", self.experts),
+            ("modules of experts have codes", self.experts),
             ("FP8 or MX weights decoded into weights of higher precision", self.decoded),
             (_STACKED, self.stacked),
             ("tensors of the model that the checkpoint lacks", self.missing),
@@ -115,6 +116,7 @@ class _Plan:
         self.decoded: list[str] = []
         self.stacked: list[str] = []
         self.experts: list[str] = []
+        self.codes_of: list[tuple[Place, str, StoredWeight]] = []  # stacks of experts that get a file's codes
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
         self.places = list(places(model))
@@ -248,6 +250,10 @@ class _Plan:
             elif key in module._non_persistent_buffers_set:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
+            elif is_weight_only(module, key):
+                self._find_codes(place, key)
+            elif is_weight_only(module, key.removesuffix("_scale_inv").removesuffix("_packing")):
+                continue  # with its codes
             elif isinstance(module, StoredLinear) and name in self.reader.names:
                 self._refuse_quantized(place)
             elif sources := self._sources(place, key, tensor):
@@ -258,6 +264,17 @@ class _Plan:
                 self.used.update(source for source in sources if source in self.reader.names)
             else:
                 self.missing.append(name)
+
+    def _find_codes(self, place: Place, key: str) -> None:
+        weight = find_codes(self.reader, self._weights, place, key)
+        self.codes_of.append((place, key, weight))
+        self.used.update(weight.names)
+
+    def codes(self) -> Iterable[tuple[_Target, torch.Tensor]]:
+        """What stacks of experts get, read from the file."""
+        for place, key, weight in self.codes_of:
+            for name, value in read_codes(self.reader, weight, place, key).items():
+                yield _Target(place, name, place.module._buffers[name], [weight.codes]), value
 
     def _sources(self, place: Place, key: str, tensor: torch.Tensor) -> list[str]:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
@@ -471,6 +488,9 @@ def load_float8_checkpoint(
             value = plan.value_of(target)
             values.append(_made(target, value, device) if target.tensor.is_meta else value)
             step()
+        for target, value in plan.codes():
+            plan.targets.append(target)
+            values.append(_made(target, value, device) if target.tensor.is_meta else value)
     scales = {
         module: {key: reader.read(name) for key, name in names.items()}
         for module, names in plan.scales_of.items()

@@ -18,6 +18,7 @@ from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
 from ..torch._progress import progress
+from ..torch._stored_experts import FLOAT8, format_of
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, gathered_dtype, is_sharded, whole
@@ -133,6 +134,11 @@ class _Collector:
         elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
             contents.ignored.append(place.name)
         if has_stacks_in_float8(_SUBJECT, place):
+            if format_of(module) != FLOAT8:
+                raise LinearError(
+                    f'{_SUBJECT} "{printable(place.name)}": has {format_of(module)} weights by activations in 16 bits, which this does '
+                    "not write: save the model's state_dict()"
+                )
             contents.stacks.append(place.name)
         quantized = isinstance(module, StoredLinear)
         for key, tensor in [*module._parameters.items(), *({} if quantized else module._buffers).items()]:

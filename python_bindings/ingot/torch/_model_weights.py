@@ -81,7 +81,8 @@ def _has_float8_experts(module: torch.nn.Module) -> bool:
 
 def float8_experts(model: torch.nn.Module) -> Tuple[str, ...]:
     """The names of a model's modules of stacked experts that are FP8."""
-    return tuple(name for name, module in model.named_modules() if _has_float8_experts(module))
+    modules = model.named_modules()
+    return tuple(name for name, module in modules if _has_float8_experts(module) and not hasattr(module, "ingot_expert_formats"))
 
 
 class ExpertsWeight(NamedTuple):
