@@ -218,6 +218,27 @@ def _experts(model: Any, counts: List[int], dtype: Any, recipe: Optional[str], g
         yield recording_of_call(lambda: experts.run_products(model, counts, dtype, recipe), gpu)
 
 
+def _weight_only_experts(make: Callable, where: Any, counts: List[int], dtype: Any, formats: List[str], gpu: str) -> Iterator[str]:
+    """The same with weights in these formats by activations in 16 bits, each with the scales that quantize_experts_() gives it. Those
+    in e4m3fn decode with activations in FP8."""
+    try:
+        from .integrations import experts
+    except ImportError:
+        return
+    from ._arrays import PACKED_BITS
+    from .torch._model_weights import is_stack
+    from .torch._prepare import recording_of_call
+
+    for text in formats:
+        weight_dtype, _, scale = text.partition(":")
+        own = "mx" if weight_dtype in PACKED_BITS else "row"
+        model = _made(make, where).to(dtype)
+        if weight_dtype == "e4m3fn" or scale not in ("", own) or not any(map(is_stack, model.modules())):
+            continue
+        experts.quantize_experts_(model, weight_dtype)
+        yield recording_of_call(lambda: experts.run_products(model, counts, dtype, None), gpu)
+
+
 def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
     import torch
 
@@ -245,6 +266,7 @@ def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
                 layers, making = _decoding(model, arguments.weight_only.split(","), dtype, gpu)
                 yield making
                 yield from _experts(model, decoded, dtype, None, gpu)
+                yield from _weight_only_experts(make, where, decoded, dtype, arguments.weight_only.split(","), gpu)
                 yield recording_of(layers, decoded, gpu, dtype)[0]
 
 

@@ -99,6 +99,11 @@ def test_experts(tmp_path, capsys):
     assert "gathered experts" in text and any(" along=k" in line for line in grouped) and " fast" not in "".join(grouped)
     text = recorded(capsys, "--config", file, "--recipe", "rowwise_folded", "--tokens", "512", "--decode", "none")[1]
     assert "grouped_gemm" not in text and "scale=row" in text
+    wanted = "--tokens", "none", "--decode", "1,8", "--weight-only", "e4m3fn,e2m1fn:mx"
+    lines = recorded(capsys, "--config", file, *wanted)[1].splitlines()
+    of_experts = [line for line in lines if line.startswith("dequant_matmul") and " experts" in line]
+    assert any("bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu experts" in line for line in of_experts)
+    assert all("e2m1fn" in line for line in of_experts)
 
 
 def _run_experts(layer, tokens, options, fast_math, dtype, main_grad):
