@@ -9,9 +9,10 @@
 // warpgroup keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the
 // next tile while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each
 // tile, half of its rows each (of 64 rows: half of its columns), or (ping-pong) have their own tiles, so that one
-// multiplies while the other writes. A stage's `full` barrier counts its bytes, and the threads that load scale_inv of
-// groups; its `empty` barrier counts the consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has
-// the producer's half of this, gemm_sm90_sums.cuh a consumer's mainloop and gemm_sm90_output.cuh its epilogue store.
+// multiplies while the other writes. With scale_inv of groups, three may share a tile of 192 rows, 64 each. A stage's
+// `full` barrier counts its bytes, and the threads that load scale_inv of groups; its `empty` barrier counts the
+// consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this,
+// gemm_sm90_sums.cuh a consumer's mainloop and gemm_sm90_output.cuh its epilogue store.
 //
 // Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
 // (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete
@@ -25,8 +26,8 @@
 //
 // scale_inv of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
 // part: sum = sum + part * (scale_inv_a * scale_inv_b), one fused multiply-add. A second warp of the producer's loads
-// them into the stages to which they belong (gemm_sm90_factors.cuh), through the copy engine where b has blocks and a's
-// are stored by group.
+// them into the stages to which they belong (gemm_sm90_factors.cuh), through the copy engine where they are stored by
+// group.
 //
 // Epilogue: what it reads of other matrices is requested a chunk of columns at a time, before the first of them is
 // computed; one of those matrices is read in whole rows through the warp's shared memory, as the preactivation is
@@ -60,7 +61,7 @@
 namespace ingot {
 
 #if INGOT_ON_DEVICE
-// One of the two warpgroups that multiply: it walks over its tiles, sums each and writes it.
+// One of the warpgroups that multiply: it walks over its tiles, sums each and writes it.
 template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
 struct Sm90Consumer {
   using Sums = Sm90Sums<A, B, C>;
@@ -127,7 +128,7 @@ struct Sm90Consumer {
         sums.ring.advance(steps);
         sums.pass_turn();  // the first tile belongs to the other warpgroup
       }
-      walk.step *= kSm90Consumers;
+      walk.step *= sm90_consumers(T);
     }
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
@@ -203,7 +204,8 @@ struct Sm90Consumer {
 // The body of a block: it takes tiles from the blockIdx.x-th on, gridDim.x apart.
 template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
 INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
-  constexpr u32 kProducer = kSm90Consumers * 128;
+  constexpr u32 kConsumers = sm90_consumers(T);
+  constexpr u32 kProducer = kConsumers * 128;
   [[maybe_unused]] constexpr u32 kStep = sizeof(A) == 2 ? kSm90Step16 : kSm90Depth;
   const Sm90GemmParams& p = sm90_gemm_params(all);
   auto block = Sm90Block<C>::make();
@@ -219,8 +221,9 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
   start_in_turn();
   if constexpr (C.experts) block.experts = sm90_make_expert_table<C>(all);
   write_output_factor<Out>(p.epilogue);
-  if (warpgroup == kSm90Consumers) {
-    ptx::setmaxnreg_dec<40>();
+  // Four warpgroups' or three's, these are a multiprocessor's 65536 registers.
+  if (warpgroup == kConsumers) {
+    ptx::setmaxnreg_dec<kConsumers == 3 ? 32 : 40>();
     if (threadIdx.x == kProducer) {
       if constexpr (C.along_k) {
         sm90_produce_along_k<C, kStep>(p, block);
@@ -234,12 +237,12 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
         sm90_produce<C>(p, block);
       }
     } else if constexpr (C.along_k && !has_extents(C.scale_b)) {
-      if (threadIdx.x >= kSm90Threads - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
+      if (threadIdx.x >= sm90_threads(T) - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
     } else if constexpr (has_extents(C.scale_b)) {
       if (threadIdx.x / 32 == kProducer / 32 + 1) Sm90FactorLoader<C>(p, block, threadIdx.x % 32).run();
     }
   } else {
-    ptx::setmaxnreg_inc<232>();
+    ptx::setmaxnreg_inc<kConsumers == 3 ? 160 : 232>();
     Sm90Consumer<A, B, Out, C, Epi>(p, block, warpgroup).run();
   }
   // No block leaves while another may still send to it or arrive at its barriers.
@@ -253,13 +256,14 @@ template <class A, class B, GemmSm90Config C, Sm90Tiling T = C.tiling>
 INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
   static_assert(sm90_shared_bytes(C) <= kSm90SharedLimit);
-  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
+  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T) || sm90_consumers(T) == 3);
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b));
   static_assert(!C.along_k || (C.experts && (!has_extents(C.scale_b) || C.scale_b.rows == 1)));
-  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= sm90_most_grouped_columns(C)));
+  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
+  static_assert(sm90_consumers(T) == 2 || sm90_has_three(C));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
   return true;
@@ -267,7 +271,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
 
 // Requires K > 0 and M, N > 0.
 template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90ThreadsOf<C>, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
   static_assert(sm90_is_valid<A, B, C>());
 #if INGOT_ON_DEVICE

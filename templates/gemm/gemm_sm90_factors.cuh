@@ -1,6 +1,6 @@
 // The scale_inv of groups in gemm_sm90. One warp of the producer warpgroup loads them into the stage to which they
 // belong; the warpgroups that multiply read them from there. The warp loads them element by element and so with any
-// strides; or one thread of it loads those of a by the copy engine, a step's with one instruction.
+// strides; or one thread of it loads them by the copy engine, a step's of an operand with one instruction.
 #pragma once
 
 #include "gemm/gemm_sm90_along_k_walk.cuh"
@@ -19,11 +19,12 @@
 namespace ingot {
 
 #if INGOT_ON_DEVICE
-// One thread loads a's scale_inv by the copy engine, and those of b's blocks itself: they are too few for it. What lies
+// One thread loads scale_inv by the copy engine, but those of b's blocks itself: they are too few for it. What lies
 // outside the output is not loaded, or is what a column inside it has.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorEngine {
-  static constexpr u32 kRuns = sm90_factor_runs(T);
+  static constexpr bool kOfRows = sm90_factors_of_rows(C);
+  static constexpr u32 kBlocks = kOfRows ? 1 : sm90_factor_shares(T);  // or the first row
 
   const Sm90GemmParams& p;
   const Sm90Block<C>& block;
@@ -31,12 +32,13 @@ struct Sm90FactorEngine {
 
   // Steps `begin` to `end` of the tile that begins there.
   INGOT_DEVICE void load(const Sm90TileIndex& first, u32 begin, u32 end) {
-    const u32 bytes = 4 * min_of(p.m - min_of(first.m, p.m), T.m);
+    const u32 bytes_a = 4 * min_of(p.m - min_of(first.m, p.m), T.m);
+    const u32 bytes_b = kOfRows ? 4 * min_of(p.n - min_of(first.n, p.n), T.n) : 0;
     const float* a = p.factor_a + (i64{begin} * p.factor_a_group_stride + first.m);
-    const float* b[kRuns];
+    const float* b[kBlocks];
     INGOT_UNROLL
-    for (u32 i = 0; i < kRuns; ++i) {
-      const u32 column = min_of(first.n + i * sm90_run_columns(T), p.n - 1);
+    for (u32 i = 0; i < kBlocks; ++i) {
+      const u32 column = min_of(first.n + i * sm90_columns(T), p.n - 1);
       b[i] = p.factor_b + (i64{begin} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride);
     }
     INGOT_UNROLL_BY(1)
@@ -44,14 +46,15 @@ struct Sm90FactorEngine {
       const u32 full = block.full + 8 * ring.stage;
       const u32 to = block.factors + ring.stage * sm90_factor_bytes(C);
       ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
-      ptx::mbarrier_arrive_expect_tx(full, bytes);
-      if (bytes != 0) ptx::bulk_load(to, a, bytes, full);
+      ptx::mbarrier_arrive_expect_tx(full, bytes_a + bytes_b);
+      if (bytes_a != 0) ptx::bulk_load(to, a, bytes_a, full);
+      if (bytes_b != 0) ptx::bulk_load(to + 4 * T.m, b[0], bytes_b, full);
       INGOT_UNROLL
-      for (u32 i = 0; i < kRuns; ++i) {
-        ptx::cp_async<4>(to + 4 * (T.m + i), b[i], 4);
+      for (u32 i = 0; i < kBlocks; ++i) {
+        if constexpr (!kOfRows) ptx::cp_async<4>(to + 4 * (T.m + i), b[i], 4);
         b[i] += p.factor_b_group_stride;
       }
-      ptx::cp_async_mbarrier_arrive(full);
+      if constexpr (!kOfRows) ptx::cp_async_mbarrier_arrive(full);
       a += p.factor_a_group_stride;
       ring.advance();
     }
@@ -63,7 +66,7 @@ struct Sm90FactorEngine {
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorLoader {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
-  static constexpr u32 kColumns = sm90_run_columns(T);
+  static constexpr u32 kColumns = sm90_columns(T);
   static constexpr u32 kSteps = T.stages >= 4 ? 2 : 1;  // at once; the ring has room for others
   static constexpr u32 kRows = kSm90FactorLoaders / kSteps;
   static_assert(!kOfRows || C.scale_b.rows == 1);
@@ -98,8 +101,8 @@ struct Sm90FactorLoader {
     }
   }
 
-  // Columns of one run have a block's scale_inv in common.
-  INGOT_DEVICE Run of_runs(u32 step, u32 first) const {
+  // Columns of one share have a block's scale_inv in common.
+  INGOT_DEVICE Run of_shares(u32 step, u32 first) const {
     const u32 column = first + row_of_lane * kColumns;
     return {factor_b() + (i64{step} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride), 0,
             p.n - min_of(column, p.n)};
@@ -120,9 +123,9 @@ struct Sm90FactorLoader {
 
   INGOT_DEVICE void load_columns(u32 to, const Run& b) const {
     if constexpr (kOfRows) {
-      copy<T.n>(to + 4 * sm90_factor_place(T, row_of_lane), 4 * sm90_factor_place(T, kRows), b);
+      copy<T.n>(to + 4 * sm90_factor_place(C, row_of_lane), 4 * sm90_factor_place(C, kRows), b);
     } else {
-      if (row_of_lane < sm90_factor_runs(T) && b.left != 0) ptx::cp_async<4>(to + 4 * row_of_lane, b.from, 4);
+      if (row_of_lane < sm90_factor_shares(T) && b.left != 0) ptx::cp_async<4>(to + 4 * row_of_lane, b.from, 4);
     }
   }
 
@@ -131,7 +134,7 @@ struct Sm90FactorLoader {
     u32 step = begin + step_of_lane;
     Run a = run_of(p.factor_a, p.factor_a_group_stride, step, p.factor_a_stride, first.m, end_m());
     Run b = kOfRows ? run_of(factor_b(), p.factor_b_group_stride, step, p.factor_b_stride, first.n, p.n)
-                    : of_runs(step, first.n);
+                    : of_shares(step, first.n);
     INGOT_UNROLL_BY(1)
     for (u32 at = begin; at < end; at += kSteps, step += kSteps) {
       u32 full[kSteps];
@@ -196,33 +199,26 @@ struct Sm90StageFactors {
   INGOT_DEVICE Sm90StageFactors(const Sm90Block<C>& block, const Sm90Position<T>& position, u32 stage) {
     const u32 all = block.factors + stage * sm90_factor_bytes(C);
     const u32 column = position.own({0, 0}).n;
-    const u32 place = kOfRows ? sm90_factor_place(T, column + position.lane % 4 * 2) : column / sm90_run_columns(T);
+    const u32 place = kOfRows ? sm90_factor_place(C, column + position.lane % 4 * 2) : column / sm90_columns(T);
     of_rows = all + 4 * (position.wave_row(0) + position.lane / 4);
     of_columns = all + 4 * (T.m + place);
   }
 
-  // The scale_inv of this thread's two rows of a wave; times that of b's block for each of its runs of columns from
-  // `run` on, if b has blocks.
-  template <u32 Runs>
-  INGOT_DEVICE void rows(float (&of)[Runs][2], u32 wave, u32 run = 0) const {
+  // The scale_inv of this thread's two rows of a wave, times that of b's block if its columns share one.
+  INGOT_DEVICE void rows(float (&of)[2], u32 wave) const {
     const u32 from = of_rows + 4 * wave * Sm90Position<T>::kWaveRows;
-    const float low = float_from_bits(ptx::ld_shared4(from));
-    const float high = float_from_bits(ptx::ld_shared4(from + 32));
-    INGOT_UNROLL
-    for (u32 i = 0; i < Runs; ++i) {
-      of[i][0] = low;
-      of[i][1] = high;
-      if constexpr (!kOfRows) {
-        const float whole = float_from_bits(ptx::ld_shared4(of_columns + 4 * (run + i)));
-        of[i][0] = of[i][0] * whole;
-        of[i][1] = of[i][1] * whole;
-      }
+    of[0] = float_from_bits(ptx::ld_shared4(from));
+    of[1] = float_from_bits(ptx::ld_shared4(from + 32));
+    if constexpr (!kOfRows) {
+      const float whole = float_from_bits(ptx::ld_shared4(of_columns));
+      of[0] = of[0] * whole;
+      of[1] = of[1] * whole;
     }
   }
 
   // The scale_inv of this thread's two columns in the `eight`-th eight.
   INGOT_DEVICE void columns(float (&of)[2], u32 eight) const {
-    ptx::ld_shared_floats(of_columns + 8 * eight, of[0], of[1]);
+    ptx::ld_shared_floats(of_columns + 4 * sm90_factor_place(C, 8) * eight, of[0], of[1]);
   }
 };
 #endif

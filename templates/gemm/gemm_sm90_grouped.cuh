@@ -20,7 +20,7 @@ namespace ingot {
 
 // Requires M, N > 0 and, unless along K, K > 0.
 template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90ThreadsOf<C>, 1)
     gemm_sm90_grouped([[maybe_unused]] const __grid_constant__ Sm90GroupedParams p) {
   static_assert(sm90_is_valid<A, B, C>() && C.experts);
 #if INGOT_ON_DEVICE

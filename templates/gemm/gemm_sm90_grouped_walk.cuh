@@ -46,7 +46,7 @@ INGOT_DEVICE ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) {
       .row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts, .capacity = p.capacity};
   if constexpr (C.along_k) {
     INGOT_UNROLL_BY(1)
-    for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
+    for (u32 i = threadIdx.x; i < p.experts; i += sm90_threads(C.tiling)) {
       if constexpr (has_extents(C.scale_b)) {
         table.row_ends[i] = sm90_slots_end(p.ends[i], p.gemm.k, p.experts);
       } else {
@@ -55,7 +55,7 @@ INGOT_DEVICE ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) {
     }
     __syncthreads();
   } else {
-    fill_expert_table(table, p.ends, p.gemm.m, kSm90Threads, Sm90ExpertTiles<C.tiling>{p.gemm.n});
+    fill_expert_table(table, p.ends, p.gemm.m, sm90_threads(C.tiling), Sm90ExpertTiles<C.tiling>{p.gemm.n});
   }
   return table;
 }

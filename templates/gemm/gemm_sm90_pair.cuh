@@ -31,16 +31,18 @@ INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
 }
 #endif
 
-// Tilings without clusters or stream-K, so that blocks of a row need no more than their own place in it.
+// Tilings without clusters or stream-K, so that blocks of a row need no more than their own place in it; and of as many
+// threads.
 template <class Gemm>
 INGOT_HOST_DEVICE constexpr bool sm90_pairs() {
   constexpr Sm90Tiling T = Gemm::kConfig.tiling;
-  return sm90_is_valid<typename Gemm::A, typename Gemm::B, Gemm::kConfig>() && sm90_cluster_size(T) == 1 && !T.stream_k;
+  return sm90_is_valid<typename Gemm::A, typename Gemm::B, Gemm::kConfig>() && sm90_cluster_size(T) == 1 &&
+         !T.stream_k && sm90_consumers(T) == 2;
 }
 
 // Requires of each what gemm_sm90 does.
 template <class First, class Second>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90ThreadsOf<First::kConfig>, 1)
     gemm_sm90_pair([[maybe_unused]] const __grid_constant__ Sm90PairParams p) {
   static_assert(sm90_pairs<First>() && sm90_pairs<Second>());
 #if INGOT_ON_DEVICE

@@ -10,10 +10,10 @@ namespace ingot {
 #if INGOT_ON_DEVICE
 template <Sm90Tiling T>
 struct Sm90Position {
-  static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // own rows of a tile that both share
+  static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // own rows of a tile that all share
   static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                   // from one wave of a warpgroup to the next
 
-  u32 group;   // warpgroup, 0 or 1
+  u32 group;   // warpgroup, from 0 on
   u32 thread;  // in the warpgroup
   u32 lane;
 

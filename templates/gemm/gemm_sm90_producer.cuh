@@ -38,7 +38,7 @@ struct Sm90GemmParams {
   u32 factor_a_group_stride, factor_b_group_stride;
   u32 factor_b_expert_stride;  // of groups of a grouped GEMM: from the first of one expert's b to the next one's
   u32 whole_vectors;           // do all rows of out start at multiples of 16 bytes?
-  u32 factor_a_by_engine;      // may the copy engine load a's scale_inv of groups? (sm90_by_engine())
+  u32 factors_by_engine;       // may the copy engine load scale_inv of groups? (sm90_by_engine())
   EpilogueParams epilogue;
   StreamKParams cut;
 };
@@ -70,14 +70,16 @@ struct Sm90Block {
   // Along K: the first of the barriers that count the bytes of stages with columns of two experts.
   INGOT_DEVICE u32 landed() const { return full + (sm90_landed_offset(C) - sm90_barriers_offset(C)); }
 
-  // Does one thread load scale_inv of groups? Then it arrives twice: for a's, and for b's.
+  // Does one thread load scale_inv of groups? Then it arrives once for what the copy engine loads, and once for those
+  // of b's blocks.
   INGOT_DEVICE static bool factors_by_engine(const Sm90GemmParams& p) {
-    return sm90_may_use_engine(C) && p.factor_a_by_engine != 0;
+    return sm90_may_use_engine(C) && p.factors_by_engine != 0;
   }
 
   INGOT_DEVICE void make_barriers(const Sm90GemmParams& p) const {
-    constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
-    const u32 loaders = 1 + (factors_by_engine(p) ? 2 : has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
+    constexpr u32 kWarps = 4 * (T.pingpong ? 1 : sm90_consumers(T)) * sm90_cluster_size(T);
+    constexpr u32 kArrivals = sm90_factors_of_rows(C) ? 1 : 2;
+    const u32 loaders = 1 + (factors_by_engine(p) ? kArrivals : has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
     INGOT_UNROLL
     for (u32 i = 0; i < T.stages; ++i) {
       ptx::mbarrier_init(full + 8 * i, loaders);

@@ -23,7 +23,7 @@ INGOT_HOST_DEVICE constexpr StreamKWork sm90_work(const Sm90Tiling& t, u32 m, u3
 
 // Memory in addition to the operands: for each block one part, as its threads hold it, and a flag for each warp that
 // has sums.
-inline constexpr u32 kSm90Warps = 4 * kSm90Consumers;
+inline constexpr u32 kSm90Warps = 8;
 INGOT_HOST_DEVICE constexpr u64 sm90_part_bytes(const Sm90Tiling& t) { return u64{t.m} * t.n * 4; }
 
 }  // namespace ingot

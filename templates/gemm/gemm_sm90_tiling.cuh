@@ -13,7 +13,7 @@ struct Sm90Tiling {
   u32 m = 128, n = 256;              // outputs of a tile
   u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share an operand's tile
   u32 stages = 4;                    // tiles of A and of B in flight or in use
-  bool pingpong = false;             // each warpgroup has its own tiles; otherwise two share each tile
+  bool pingpong = false;             // each warpgroup has its own tiles; otherwise they share each tile
   bool stream_k = false;             // tiles are cut along K, so that all blocks have equal work
   bool operator==(const Sm90Tiling&) const = default;
 };
@@ -38,17 +38,15 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
          scale_b == Granularity{1, 128};
 }
 
-inline constexpr u32 kSm90Depth = 128;         // bytes along K in a stage: one row of the 128-byte swizzle
-inline constexpr u32 kSm90Step16 = 64;         // elements of bf16 or f16 in a row of 128 bytes
-inline constexpr u32 kSm90Consumers = 2;       // warpgroups that multiply
-inline constexpr u32 kSm90FactorLoaders = 32;  // threads of the producer's warpgroup that load scale_inv of groups
-inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
+inline constexpr u32 kSm90Depth = 128;           // bytes along K in a stage: one row of the 128-byte swizzle
+inline constexpr u32 kSm90Step16 = 64;           // elements of bf16 or f16 in a row of 128 bytes
+inline constexpr u32 kSm90FactorLoaders = 32;    // threads of the producer's warpgroup that load scale_inv of groups
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 inline constexpr u32 kSm90MostExperts = 512;     // of a grouped GEMM; each takes 8 bytes of shared memory
 inline constexpr u32 kSm90EdgeThreads = 64;      // along K: of the producer's warpgroup, for stages of two experts
-inline constexpr u32 kSm90EdgeBarrier = 5;       // theirs; the warpgroups that multiply have 1 to 4
+inline constexpr u32 kSm90EdgeBarrier = 5;       // theirs; two warpgroups that multiply have 1 to 4
 // Does each lane that has read a stage say so, instead of one for its warp? compute-sanitizer's racecheck does not
 // follow a lane that arrives for others after __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
 // for it.
@@ -56,25 +54,29 @@ inline constexpr bool kSm90EachLaneReleases = false;
 
 INGOT_HOST_DEVICE constexpr u32 sm90_cluster_size(const Sm90Tiling& t) { return t.cluster_m * t.cluster_n; }
 
-// Warpgroups share a tile's rows, half of them each. In a tile of 64 rows, which one instruction takes whole, they
-// share its columns.
+// Warpgroups that multiply: two, or three that share a tile of 192 rows. The threads of a block: theirs, and those of
+// the producer's warpgroup.
+INGOT_HOST_DEVICE constexpr u32 sm90_consumers(const Sm90Tiling& t) { return !t.pingpong && t.m == 192 ? 3 : 2; }
+INGOT_HOST_DEVICE constexpr u32 sm90_threads(const Sm90Tiling& t) { return 128 * (sm90_consumers(t) + 1); }
+// For __launch_bounds__, which takes no call of a function.
+template <GemmSm90Config C>
+inline constexpr int kSm90ThreadsOf = sm90_threads(C.tiling);
+
+// Warpgroups share a tile's rows, as many each. In a tile of 64 rows, which one instruction takes whole, they share its
+// columns.
 INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { return !t.pingpong && t.m == 64; }
 
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Columns of a warpgroup that have the scale_inv of one block of 128 x 128, wherever the tile begins. With 192 columns
-// there are three such runs.
-INGOT_HOST_DEVICE constexpr u32 sm90_run_columns(const Sm90Tiling& t) { return sm90_columns(t) % 128 == 0 ? 128 : 64; }
-
-// Do rows of b within a run of columns have scale_inv of groups that differ?
+// Do rows of b within one warpgroup's columns have scale_inv of groups that differ?
 INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && config.scale_b.rows % sm90_run_columns(config.tiling) != 0;
+  return has_extents(config.scale_b) && config.scale_b.rows % sm90_columns(config.tiling) != 0;
 }
 
 // Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
 INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) {
-  return t.pingpong || sm90_shares_columns(t) ? t.m / 64 : t.m / 128;
+  return t.pingpong || sm90_shares_columns(t) ? t.m / 64 : t.m / (64 * sm90_consumers(t));
 }
 
 // Sums in a thread: those of a tile and, if promoted, those of the 128 of K that will be added to them.
@@ -85,29 +87,28 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
 // scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
-// sm90_factor_place(); or, where a block of b has one scale_inv, one for each run of columns.
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_runs(const Sm90Tiling& t) { return t.n / sm90_run_columns(t); }
+// sm90_factor_place(); or, where a block of b has one scale_inv, one for each share: the columns of a warpgroup, if the
+// two share the tile's columns, or all of them.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
   return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
 }
-// May a kernel leave a's scale_inv of groups to the copy engine? Where each row of b has its own, those of b would
-// arrive in their order in memory, in which a thread reads two of them at a time instead of four; rows of experts begin
-// anywhere.
+// May a kernel leave scale_inv of groups to the copy engine? Rows of experts begin anywhere.
 INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && !sm90_factors_of_rows(config) && !config.experts;
+  return has_extents(config.scale_b) && !config.experts;
 }
-// The widest tile of a warpgroup with scale_inv of groups. A wider one has to be added in two parts.
-INGOT_HOST_DEVICE constexpr u32 sm90_most_grouped_columns(const GemmSm90Config& config) {
+// May three warpgroups multiply? They have 160 registers a thread, which is enough for sums and parts of 64 x 128.
+INGOT_HOST_DEVICE constexpr bool sm90_has_three(const GemmSm90Config& config) {
   const Sm90Tiling& t = config.tiling;
-  const bool in_two_parts = t.m == 128 && !t.pingpong && !t.stream_k;
-  return in_two_parts && !sm90_factors_of_rows(config) && !config.experts ? 192 : 128;
+  return has_extents(config.scale_b) && !config.experts && t.n <= 128 && !t.stream_k && sm90_cluster_size(t) == 1;
 }
-// A thread has two columns of every eight, the same of all eights. Their scale_inv are adjacent, so that it loads four
-// with one instruction (ptxas joins the loads of two eights); the four threads that differ in their columns read from
-// different banks.
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 column) {
-  return column % 8 / 2 * (t.n / 4 + 4) + column / 8 * 2 + column % 2;
+// The copy engine keeps the order of memory. With experts, a thread's scale_inv are adjacent: it has two columns of
+// every eight, the same of all eights, and loads four with one instruction (ptxas joins the loads of two eights); the
+// four threads that differ in their columns read from different banks.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const GemmSm90Config& config, u32 column) {
+  return sm90_may_use_engine(config) ? column
+                                     : column % 8 / 2 * (config.tiling.n / 4 + 4) + column / 8 * 2 + column % 2;
 }
 
 // Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column
@@ -115,13 +116,13 @@ INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 colum
 // which a GEMM along K needs one: there it has a third barrier per stage instead of the other.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
-  return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
+  return sm90_staging_offset(t) + 4 * sm90_consumers(t) * kSm90StagingBytes;
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_column_bytes(const GemmSm90Config& config) {
   return (has_extents(config.scale_b) ? 1 : 2) * config.tiling.n * 4;
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const GemmSm90Config& config) {
-  return sm90_columns_offset(config.tiling) + 2 * kSm90Consumers * sm90_column_bytes(config);
+  return sm90_columns_offset(config.tiling) + 2 * sm90_consumers(config.tiling) * sm90_column_bytes(config);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_factors_offset(const GemmSm90Config& config) {
   return sm90_barriers_offset(config) + 16 * config.tiling.stages;

@@ -35,6 +35,21 @@ INGOT_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Is the phase of this parity complete, or soon? A `no` says nothing.
+INGOT_DEVICE bool mbarrier_looks_complete(u32 barrier, u32 parity) {
+  u32 complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred complete;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, complete;\n"
+      "}"
+      : "=r"(complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
 // Waits until the phase of this parity is complete: the barrier's current phase or the one before it, whose parities
 // differ.
 INGOT_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {

@@ -69,8 +69,8 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
   expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",
          "tiling has 235728 bytes of shared memory with those for where experts end, but a block has 232448: fewer "
          "stages or a smaller tile");
-  expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:4:cooperative",
-         "tiling has a tile of 192 columns, but experts with scale_inv of groups take 64 or 128");
+  expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x128:1x1:4:cooperative",
+         "tiling has a cooperative tile of 192 rows, which experts do not have");
   expect(fp8 + " c=f32", "it has an epilogue, but grouped GEMMs have none");
   expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 along=k",
          "scale is 1x128,128x128, but must be tensor or row for both, or 1x128 for both: along K, blocks would have "

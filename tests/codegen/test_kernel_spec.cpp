@@ -536,20 +536,27 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
       "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
       "own scale_inv here and is summed separately");
-  const auto wide = [](ScaleGranularity scale_b, GemmTiling tiling) {
-    return refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = scale_b, .kernel = GemmKernel::sm90, .tiling = tiling});
+  const auto tiled = [](ScaleGranularity scale_b, GemmTiling tiling) {
+    const ScaleGranularity scale_a = scale_b == kRowwise ? kRowwise : kRowGroups;
+    return refusal(GemmSpec{.scale_a = scale_a, .scale_b = scale_b, .kernel = GemmKernel::sm90, .tiling = tiling});
   };
-  const std::string too_wide =
-      " tiling has a tile of 192 columns, but with scale_inv of groups it must be 64 or 128, or with blocks 128x192 "
-      "cooperative without stream-K";
-  BOOST_TEST(wide(kBlocks, {128, 192, 1, 1, 5, false}) == "no error");
-  BOOST_TEST(wide(kRowGroups, {128, 192, 1, 1, 4, false}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 kernel=sm90:128x192:1x1:4:cooperative:" + too_wide);
-  BOOST_TEST(wide(kBlocks, {64, 192, 1, 1, 5, true}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:64x192:1x1:5:pingpong:" + too_wide);
-  BOOST_TEST(wide(kBlocks, {.m = 128, .n = 192, .stages = 4, .stream_k = true}) ==
-             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:4:cooperative:streamk:" +
-                 too_wide);
+  BOOST_TEST(tiled(kBlocks, {128, 192, 1, 1, 5, false}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
+             "of 192 columns, but with scale_inv of groups it must be 64 or 128");
+  const std::string no_three =
+      " tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster of "
+      "1x1 and no stream-K";
+  BOOST_TEST(tiled(kBlocks, {192, 128, 1, 1, 4, false}) == "no error");
+  BOOST_TEST(tiled(kRowGroups, {192, 64, 1, 1, 5, false}) == "no error");
+  BOOST_TEST(tiled(kRowwise, {192, 128, 1, 1, 4, false}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row kernel=sm90:192x128:1x1:4:cooperative:" + no_three);
+  BOOST_TEST(tiled(kBlocks, {192, 192, 1, 1, 3, false}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x192:1x1:3:cooperative:" + no_three);
+  BOOST_TEST(tiled(kRowGroups, {192, 128, 2, 1, 4, false}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 kernel=sm90:192x128:2x1:4:cooperative:" + no_three);
+  BOOST_TEST(tiled(kBlocks, {.m = 192, .n = 128, .stages = 4, .stream_k = true}) ==
+             "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x128:1x1:4:cooperative:streamk:" +
+                 no_three);
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,
@@ -639,6 +646,8 @@ BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
          "has a tiling of stream-K, which divides all multiprocessors");
   faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
+  faulty("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x128:1x1:4:cooperative",
+         "has a cooperative tile of 192 rows, whose blocks have more threads");
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a separate launch");
   faulty("e4m3fn*e4m3fn->bf16 tt scale=row,row kernel=sm90:128x128:1x1:6:cooperative",
          "has FP8 operands across k, which would have to be staged");
@@ -1014,8 +1023,8 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   const auto tiling_error = [&](const std::string& tiling, bool fast) {
     return error("e4m3fn*e4m3fn->bf16 " + std::string(fast ? "fast " : "") + "kernel=sm90:" + tiling);
   };
-  holds(tiling_error("192x128:1x1:4:cooperative", true),
-        "tiling has a tile of 192 rows, but cooperative takes 64, 128 or 256");
+  holds(tiling_error("160x128:1x1:4:cooperative", true),
+        "tiling has a tile of 160 rows, but cooperative takes 64, 128, 192 or 256");
   holds(tiling_error("64x192:1x1:4:cooperative", true),
         "a tile of 64 rows, whose 192 columns cooperative shares out: it takes 128 or 256");
   holds(tiling_error("128x128:1x1:6:pingpong:streamk", true),

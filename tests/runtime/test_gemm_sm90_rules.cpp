@@ -148,25 +148,35 @@ BOOST_AUTO_TEST_CASE(scale_inv_of_groups) {
   }
 }
 
-// The copy engine loads a's scale_inv of groups where every group's begin at a multiple of 16 bytes and fill it.
+// The copy engine loads scale_inv of groups where every group's begin at a multiple of 16 bytes and fill it. Those of
+// blocks it does not load.
 BOOST_AUTO_TEST_CASE(scale_inv_by_the_copy_engine) {
   struct Groups {
     std::int64_t m = 32, k = 256, pitch = 32;
     std::uintptr_t address = 0x3010;
     ScaleGranularity scale_b = kBlocks;
     bool by_group = true;
+    std::int64_t n = 65, pitch_b = 65;
+    std::uintptr_t address_b = 0x4000;
 
     bool by_engine() const {
+      const auto scale_inv = [&](std::uintptr_t where, std::int64_t rows, std::int64_t apart) {
+        Tensor all = by_group ? matrix(at(where), Dtype::f32, (k + 127) / 128, rows, kDevice)
+                              : vector(at(where), Dtype::f32, rows * ((k + 127) / 128), kDevice);
+        if (by_group) all.row_stride = apart;
+        return all;
+      };
       const GemmSpec spec{.scale_a = scale_b == kTensorwise ? kTensorwise : kRowGroups, .scale_b = scale_b};
-      Tensor scale_inv = by_group ? matrix(at(address), Dtype::f32, (k + 127) / 128, m, kDevice)
-                                  : vector(at(address), Dtype::f32, m * ((k + 127) / 128), kDevice);
-      if (by_group) scale_inv.row_stride = pitch;
-      return sm90_by_engine(spec, scale_inv, {.m = m, .n = 65, .k = k});
+      const GemmTensors tensors{.a = matrix(at(0x1000), spec.a, m, k, kDevice),
+                                .b = matrix(at(0x2000), spec.b, n, k, kDevice),
+                                .scale_inv_a = scale_inv(address, m, pitch),
+                                .scale_inv_b = scale_inv(address_b, n, pitch_b),
+                                .out = matrix(at(0x6000), spec.out, m, n, kDevice)};
+      return sm90_by_engine(spec, tensors, {.m = m, .n = n, .k = k});
     }
   };
   BOOST_TEST(Groups{}.by_engine());
   BOOST_TEST((Groups{.pitch = 36}.by_engine()));
-  BOOST_TEST((Groups{.scale_b = kRowGroups}.by_engine()));
   BOOST_TEST((Groups{.m = 4, .pitch = 4}.by_engine()));
   BOOST_TEST((!Groups{.pitch = 34}.by_engine()));
   BOOST_TEST((!Groups{.m = 30}.by_engine()));
@@ -175,6 +185,10 @@ BOOST_AUTO_TEST_CASE(scale_inv_by_the_copy_engine) {
   BOOST_TEST((!Groups{.scale_b = kTensorwise}.by_engine()));
   // One group in a vector: its rows' are neighbours, but the stride is that of groups which lie side by side.
   BOOST_TEST((!Groups{.k = 128, .by_group = false}.by_engine()));
+  BOOST_TEST((Groups{.scale_b = kRowGroups, .n = 64, .pitch_b = 68}.by_engine()));
+  BOOST_TEST((!Groups{.scale_b = kRowGroups, .n = 65, .pitch_b = 68}.by_engine()));
+  BOOST_TEST((!Groups{.scale_b = kRowGroups, .n = 64, .pitch_b = 66}.by_engine()));
+  BOOST_TEST((!Groups{.scale_b = kRowGroups, .n = 64, .pitch_b = 64, .address_b = 0x4004}.by_engine()));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -574,6 +574,10 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   BOOST_TEST(sm90_blocks(Sm90Tiling{}, 8192, 8192, 133) == 133U);
   BOOST_TEST(sm90_blocks(pair, 0x7fffff00, 0x7fffff00, 132) == 132U);  // no overflow
   static_assert(sm90_waves({.m = 256, .n = 128}) == 2 && sm90_waves({.m = 128, .n = 128, .pingpong = true}) == 2);
+  // Three warpgroups that multiply share 192 rows, unless each has its own tiles.
+  static_assert(sm90_consumers({.m = 192, .n = 128}) == 3 && sm90_threads({.m = 192, .n = 128}) == 512);
+  static_assert(sm90_waves({.m = 192, .n = 128}) == 1 && sm90_waves({.m = 192, .n = 128, .pingpong = true}) == 3);
+  static_assert(sm90_consumers({.m = 192, .n = 128, .pingpong = true}) == 2 && sm90_threads({.m = 128}) == 384);
   // Staging, column scale_inv and barriers follow the stages in shared memory, each aligned.
   constexpr Sm90Tiling tiling{};
   static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
@@ -586,20 +590,20 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
 BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   constexpr Granularity kGroups{.rows = 1, .cols = 128};
   constexpr Granularity kOfBlocks{.rows = 128, .cols = 128};
-  for (const u32 n : {64U, 128U, 192U, 256U}) {
-    const Sm90Tiling tiling{.m = 64, .n = n, .stages = 4};
+  for (const u32 n : {64U, 128U}) {
+    const GemmSm90Config of_experts{.tiling = {.m = 128, .n = n}, .scale_b = kGroups, .experts = true};
     std::set<u32> places;
     for (u32 column = 0; column < n; ++column) {
-      const u32 place = sm90_factor_place(tiling, column);
+      const u32 place = sm90_factor_place(of_experts, column);
       places.insert(place);
       BOOST_TEST(place < n + 16);
-      if (column % 2 == 0) BOOST_TEST(sm90_factor_place(tiling, column + 1) == place + 1);
-      if (column + 8 < n) BOOST_TEST(sm90_factor_place(tiling, column + 8) == place + 2);
+      if (column % 2 == 0) BOOST_TEST(sm90_factor_place(of_experts, column + 1) == place + 1);
+      if (column + 8 < n) BOOST_TEST(sm90_factor_place(of_experts, column + 8) == place + 2);
     }
     BOOST_TEST(places.size() == n);
     std::set<u32> banks;
     for (u32 thread = 0; thread < 4; ++thread) {
-      const u32 first = sm90_factor_place(tiling, 2 * thread);
+      const u32 first = sm90_factor_place(of_experts, 2 * thread);
       BOOST_TEST(first % 4 == 0U);
       for (u32 i = 0; i < 4; ++i) banks.insert((first + i) % 32);
     }
@@ -610,22 +614,19 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kOfBlocks}) == 4 * (128 + 4));
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 144));
   static_assert(sm90_factors_offset({.tiling = tile, .scale_b = kGroups}) % 16 == 0);
-  // A block's columns: in runs of 64 where a tile's columns are no multiple of 128. The copy engine writes a stage's at
-  // multiples of 16 bytes.
-  constexpr Sm90Tiling wide{.m = 128, .n = 192, .cluster_m = 2, .stages = 5};
-  static_assert(sm90_run_columns(tile) == 128 && sm90_factor_runs(tile) == 1);
-  static_assert(sm90_run_columns(wide) == 64 && sm90_factor_runs(wide) == 3);
-  static_assert(sm90_run_columns({.m = 64, .n = 256}) == 128 && sm90_factor_runs({.m = 64, .n = 256}) == 2);
-  static_assert(sm90_factor_bytes({.tiling = wide, .scale_b = kOfBlocks}) % 16 == 0);
-  static_assert(sm90_factors_offset({.tiling = wide, .scale_b = kOfBlocks}) % 16 == 0);
-  static_assert(!sm90_factors_of_rows({.tiling = wide, .scale_b = kOfBlocks}));
-  static_assert(sm90_most_grouped_columns({.tiling = wide, .scale_b = kOfBlocks}) == 192);
-  static_assert(sm90_most_grouped_columns({.tiling = wide, .scale_b = kGroups}) == 128);
-  static_assert(sm90_most_grouped_columns({.tiling = {.m = 64, .n = 192, .pingpong = true}, .scale_b = kOfBlocks}) ==
-                128);
-  static_assert(sm90_may_use_engine({.tiling = wide, .scale_b = kOfBlocks}));
-  static_assert(!sm90_may_use_engine({.tiling = wide, .scale_b = kOfBlocks, .experts = true}));
-  static_assert(!sm90_may_use_engine({.tiling = tile, .scale_b = kGroups}) && !sm90_may_use_engine({.tiling = tile}));
+  // The copy engine writes a stage's in the order of memory, at multiples of 16 bytes; not those of experts.
+  constexpr Sm90Tiling three{.m = 192, .n = 128, .stages = 4};
+  for (const Sm90Tiling& t : {tile, three}) {
+    for (const Granularity scale_b : {kGroups, kOfBlocks}) {
+      const GemmSm90Config config{.tiling = t, .scale_b = scale_b};
+      BOOST_TEST(sm90_may_use_engine(config));
+      BOOST_TEST(sm90_factor_bytes(config) % 16 == 0U);
+      BOOST_TEST(sm90_factors_offset(config) % 16 == 0U);
+      BOOST_TEST(sm90_factor_place(config, 77) == 77U);
+    }
+  }
+  static_assert(!sm90_may_use_engine({.tiling = tile, .scale_b = kOfBlocks, .experts = true}));
+  static_assert(!sm90_may_use_engine({.tiling = tile}));
   static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
 

@@ -28,6 +28,7 @@ struct TilingCost {
   double tile_ns;        // time of a tile besides its steps
   double askew;          // factor on the steps where rows do not start at multiples of 64 bytes
   double by_groups = 1;  // factor on the steps of 1x128 by 1x128
+  double by_engine = 1;  // on those, where the copy engine loads scale_inv
 };
 
 // For one kind of accumulation and scale_inv.
@@ -54,7 +55,8 @@ namespace costs {
 
 constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n, .stages = stages, .stream_k = true}; }
 
-// 192 sums in a thread leave few registers for an epilogue: those tilings come last, so that a list can leave them out.
+// 192 sums in a thread leave few registers for an epilogue, as do three warpgroups: those tilings come last, so that a
+// list can leave them out.
 constexpr std::array kFastTilings{
     TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
     TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
@@ -71,18 +73,18 @@ constexpr std::array kAccurateTilings{
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
 // 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
-// the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation. 128x192 is for blocks
-// alone, and set so that it is chosen where it was the faster one (gemm_blocks_variants_h200.json).
-constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447, 422, 1.48, 1.45},
+// the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation. 192x128 and what
+// the copy engine gains are from ten sizes (gemm_blocks_variants_h200.json), at which the faster one is chosen.
+constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447, 422, 1.48, 1.45, 0.94},
                                      TilingCost{{128, 128, 2, 1, 6, false}, 455, 543, 1.11, 1.43},
-                                     TilingCost{{256, 128, 1, 2, 4, false}, 955, 907, 1, 1.29},
-                                     TilingCost{{256, 128, 1, 1, 4, false}, 965, 500, 1.12, 1.27},
+                                     TilingCost{{256, 128, 1, 2, 4, false}, 955, 907, 1, 1.29, 1.016},
+                                     TilingCost{{256, 128, 1, 1, 4, false}, 965, 500, 1.12, 1.27, 1.016},
                                      TilingCost{{64, 128, 1, 1, 8, true}, 373, 0, 1.42, 1.18},
                                      TilingCost{{64, 64, 1, 1, 12, true}, 250, 87.7, 1.26, 1.12},
                                      TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18, 1.13},
                                      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09, 1.17},
                                      TilingCost{stream_k(64, 256, 5), 635, 3820, 1, 1.28},
-                                     TilingCost{{128, 192, 2, 1, 5, false}, 645, 1400, 1.03}};
+                                     TilingCost{{192, 128, 1, 1, 4, false}, 640, 422, 1.48, 1.21}};
 
 constexpr Sm90Costs kFast{.start_us = 1.67,
                           .bytes_per_us = 4.69e6,
@@ -118,8 +120,7 @@ constexpr CublasltCosts kCublasltAccurateRows{
     .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1660, 432, 497, 306}, .tile_ns = 1860, .askew = 1.32};
 
 // For 1x128 groups by 128x128 blocks, and by 1x128 groups. Not fitted to single times: set so that the choice between
-// them and kGrouped's estimates costs little at the eight sizes that were measured on an H200 (docs/notes/gemm.md).
-// For groups the ratios themselves are up to 0.2 off, towards cuBLASLt.
+// them and kGrouped's estimates costs little at the sizes that were measured on an H200 (docs/notes/gemm.md).
 constexpr CublasltCosts kCublasltBlocks{.start_us = 3.5,
                                         .bytes_per_us = 4.5e6,
                                         .step_ns = {905, 452, 320, 230},
@@ -128,14 +129,13 @@ constexpr CublasltCosts kCublasltBlocks{.start_us = 3.5,
                                         .copy_us = 7.5};
 constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
                                         .bytes_per_us = 4.5e6,
-                                        .step_ns = {975, 487, 440, 320},
+                                        .step_ns = {1030, 515, 440, 320},
                                         .tile_ns = 100,
                                         .askew = 1.3,
                                         .copy_us = 9.5};
 // Multiplies gemm_sm90's time where a's scale_inv are stored by group instead of row by row: a load of several rows'
-// scale_inv has fewer sectors then, and with blocks the copy engine loads them.
+// scale_inv has fewer sectors then, or the copy engine does it.
 constexpr double kReadByGroup = 0.90;
-constexpr double kGroupsReadByGroup = 0.93;
 
 // The tilings without their costs.
 template <std::size_t Count>
@@ -172,7 +172,7 @@ bool is_straight(const GemmSpec& spec, const MatmulSize& size) {
   return straight(spec.layout_a, size.m) && straight(spec.layout_b, size.n);
 }
 
-// Does the epilogue need at most the registers of one further matrix or output? With more, tilings of 192 sums spill
+// Does the epilogue need at most the registers of one further matrix or output? With more, the last tilings spill
 // (`ingot show`; the compile matrix watches).
 bool is_light(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
@@ -248,8 +248,7 @@ double longer(double a, double b) {
 std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
   if (has_group_scale_inv(spec)) {
-    const bool has_wide = spec.scale_b == kBlocks && is_light(spec);
-    return std::span<const GemmTiling>(kGrouped).first(kGrouped.size() - (has_wide ? 0 : 1));
+    return std::span<const GemmTiling>(kGrouped).first(kGrouped.size() - (is_light(spec) ? 0 : 1));
   }
   const std::span<const GemmTiling> all =
       sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
@@ -279,7 +278,8 @@ double estimate_traffic(const GemmSpec& spec, const MatmulSize& size) {
   return bytes_of(spec, size) / costs_of(spec).bytes_per_us;
 }
 
-double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& t, int multiprocessors) {
+double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& t, int multiprocessors,
+                     bool by_engine) {
   const Sm90Costs& costs = costs_of(spec);
   const TilingCost cost = cost_of(costs, t);
   const int cluster = t.cluster_m * t.cluster_n;
@@ -290,7 +290,7 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
   const double steps = steps_of(spec, size);
   const Rounds rounds = rounds_of(t, clusters, steps, room);
   const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
-  const double promotions = spec.scale_b == kRowGroups ? cost.by_groups : 1.0;
+  const double promotions = spec.scale_b == kRowGroups ? cost.by_groups * (by_engine ? cost.by_engine : 1) : 1.0;
   const double sums =
       steps * cost.step_ns * promotions * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
@@ -320,11 +320,9 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 
 namespace {
 
-// Above these numbers of products, of groups by groups and of groups by blocks, cuBLASLt's kernels gain on gemm_sm90,
-// which the estimates do not show. For blocks the number is the largest GEMM that was measured, where gemm_sm90 is 4 %
-// ahead (an H200, docs/notes/gemm.md).
-constexpr double kMostGroupedProducts = 5e11;
-constexpr double kMostProductsOfBlocks = 1e12;
+// With scale_inv of groups nothing larger was measured: there gemm_sm90 is 6 to 10 % ahead of cuBLASLt (an H200,
+// docs/notes/gemm.md), which had gained on it before.
+constexpr double kMostGroupedProducts = 1e12;
 
 // bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm.md): where an operand is not
 // stored along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x 4096 x
@@ -348,12 +346,9 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool scale_inv_as_read) {
   if (spec.epilogue.c && !has_group_scale_inv(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);
-  const double most = spec.scale_b == kBlocks ? kMostProductsOfBlocks : kMostGroupedProducts;
-  if (has_group_scale_inv(spec) && products_of(size) > most) return false;
+  if (has_group_scale_inv(spec) && products_of(size) > kMostGroupedProducts) return false;
   const double sm90 = estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors);
-  const double reading = !scale_inv_as_read           ? 1.0
-                         : spec.scale_b == kRowGroups ? costs::kGroupsReadByGroup
-                                                      : costs::kReadByGroup;
+  const double reading = scale_inv_as_read ? costs::kReadByGroup : 1.0;
   return sm90 * reading <= estimate_cublaslt(spec, size, multiprocessors, scale_inv_as_read);
 }
 

@@ -15,9 +15,10 @@ namespace ingot {
 // spec has a tiling, only that one.
 INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 
-// Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size.
+// Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size. by_engine: the
+// copy engine may load scale_inv of groups, as it may but for experts.
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
-                               int multiprocessors);
+                               int multiprocessors, bool by_engine = true);
 
 // The part of that time in which the memory is busy. A launch that computes several GEMMs takes at least the sum of
 // theirs.

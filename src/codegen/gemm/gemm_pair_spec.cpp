@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 
@@ -45,6 +46,7 @@ std::string pair_fault(const GemmSpec& spec) {
   const GemmTiling& t = *spec.tiling;
   if (t.stream_k) return "has a tiling of stream-K, which divides all multiprocessors";
   if (t.cluster_m != 1 || t.cluster_n != 1) return "has a tiling with clusters, but the pair's blocks have none";
+  if (sm90_consumers(sm90_tiling(t)) == 3) return "has a cooperative tile of 192 rows, whose blocks have more threads";
   if (spec.staged_a || spec.staged_b) return "stages an operand, which takes a separate launch";
   const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
   if (is_fp8(spec.a) && !along_k) return "has FP8 operands across k, which would have to be staged";

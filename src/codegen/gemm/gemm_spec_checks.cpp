@@ -9,11 +9,10 @@
 namespace ingot {
 
 std::string tiling_fault(const GemmTiling& t, bool fast) {
-  const int wave = t.pingpong ? 64 : 128;
   const bool shares_columns = !t.pingpong && t.m == 64;
-  if (!shares_columns && (t.m < wave || t.m > 256 || t.m % wave != 0)) {
+  if (t.m < 64 || t.m > 256 || t.m % 64 != 0) {
     return t.pingpong ? fmt::format("a tile of {} rows, but pingpong takes a multiple of 64 up to 256", t.m)
-                      : fmt::format("a tile of {} rows, but cooperative takes 64, 128 or 256", t.m);
+                      : fmt::format("a tile of {} rows, but cooperative takes 64, 128, 192 or 256", t.m);
   }
   if (t.n < 64 || t.n > 256 || t.n % 64 != 0) {
     return fmt::format("a tile of {} columns, but it must be 64, 128, 192 or 256", t.n);
@@ -155,11 +154,16 @@ void validate_sm90(const GemmSpec& spec) {
   if (const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec)); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
-  if (!has_group_scale_inv(spec)) return;
   const GemmSm90Config config = sm90_scale_inv_config(spec);
-  if (sm90_columns(config.tiling) > sm90_most_grouped_columns(config)) {
-    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128, or "
-                             "with blocks 128x192 cooperative without stream-K",
+  if (sm90_consumers(config.tiling) == 3 && !sm90_has_three(config)) {
+    refuse(
+        spec,
+        "tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster "
+        "of 1x1 and no stream-K");
+  }
+  if (!has_group_scale_inv(spec)) return;
+  if (sm90_columns(config.tiling) > 128) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128",
                              spec.tiling->n));
   }
   const u32 bytes = sm90_shared_bytes(config);

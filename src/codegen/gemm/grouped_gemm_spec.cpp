@@ -32,9 +32,7 @@ std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& 
   GemmSm90Config config{.tiling = sm90_tiling(t), .scale_b = template_granularity(spec.gemm.scale_b)};
   config.experts = true;
   config.along_k = spec.along_k;
-  if (has_group_scale_inv(spec.gemm) && sm90_columns(config.tiling) > sm90_most_grouped_columns(config)) {
-    return fmt::format("a tile of {} columns, but experts with scale_inv of groups take 64 or 128", t.n);
-  }
+  if (sm90_consumers(config.tiling) == 3) return "a cooperative tile of 192 rows, which experts do not have";
   const u32 bytes = sm90_shared_bytes(config);
   if (bytes <= kSm90SharedLimit) return {};
   return fmt::format(
@@ -107,7 +105,8 @@ GroupedGemmSpec with_grouped_tiling(const GroupedGemmSpec& spec, const MatmulSiz
   double least = 0;
   for (const GemmTiling& tiling : gemm_tilings(spec.gemm)) {
     if (!grouped_tiling_fault(spec, tiling).empty()) continue;
-    const double us = estimate_gemm(spec.gemm, padded_size(spec, size, experts, tiling), tiling, multiprocessors);
+    const MatmulSize padded = padded_size(spec, size, experts, tiling);
+    const double us = estimate_gemm(spec.gemm, padded, tiling, multiprocessors, false);
     if (chosen.gemm.tiling && us >= least) continue;
     chosen.gemm.tiling = tiling;
     least = us;

@@ -118,7 +118,7 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .factor_b_group_stride = static_cast<u32>(scale_inv_b.group),
                         .factor_b_expert_stride = 0,
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
-                        .factor_a_by_engine = sm90_by_engine(spec, tensors.scale_inv_a, size) ? 1U : 0U,
+                        .factors_by_engine = sm90_by_engine(spec, tensors, size) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
@@ -154,7 +154,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
   if (tiling.stream_k) params.cut = stream_k_params(split, scratch, kSm90Warps, stream);
   launcher.launch(spec, Pass::main,
                   {.grid_x = blocks,
-                   .block = kSm90Threads,
+                   .block = sm90_threads(tiling),
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(sm90_scale_inv_config(spec))},
                   params, stream);
@@ -175,7 +175,7 @@ void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const Ge
   launcher.launch(spec, Pass::main,
                   {.grid_x = std::max(blocks(spec.first, size_of_first), blocks(spec.second, size_of_second)),
                    .grid_y = 2,
-                   .block = kSm90Threads,
+                   .block = sm90_threads(sm90_tiling(*spec.first.tiling)),
                    .shared_bytes = std::max(shared_bytes(spec.first), shared_bytes(spec.second))},
                   params, stream);
 }
@@ -248,7 +248,7 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   config.along_k = spec.along_k;
   launcher.launch(chosen, Pass::main,
                   {.grid_x = blocks,
-                   .block = kSm90Threads,
+                   .block = sm90_threads(tiling),
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(config)},
                   params, stream);

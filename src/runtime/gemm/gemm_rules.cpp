@@ -41,12 +41,15 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
   return nullptr;
 }
 
-bool sm90_by_engine(const GemmSpec& spec, const Tensor& scale_inv_a, const MatmulSize& size) {
+bool sm90_by_engine(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
   if (!has_group_scale_inv(spec)) return false;
-  constexpr std::int64_t kUnit = 16 / sizeof(float);
-  const ScaleInvStrides strides = scale_inv_strides(scale_inv_a, spec.scale_a, size.k);
-  return strides.row == 1 && strides.group % kUnit == 0 && size.m % kUnit == 0 &&
-         reinterpret_cast<std::uintptr_t>(scale_inv_a.data) % 16 == 0;
+  const auto copies = [&](const Tensor& scale_inv, std::int64_t rows) {
+    constexpr std::int64_t kUnit = 16 / sizeof(float);
+    const ScaleInvStrides strides = scale_inv_strides(scale_inv, kRowGroups, size.k);
+    return strides.row == 1 && strides.group % kUnit == 0 && rows % kUnit == 0 &&
+           reinterpret_cast<std::uintptr_t>(scale_inv.data) % 16 == 0;
+  };
+  return copies(tensors.scale_inv_a, size.m) && (spec.scale_b == kBlocks || copies(tensors.scale_inv_b, size.n));
 }
 
 const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device) {
