@@ -32,8 +32,8 @@ from ingot.torch import LinearError, _sharded_weight
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
 from ingot.torch._shard_casts import ShardCast, rows_of
-from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
-from ingot.torch._unit_casts import _Gather
+from ingot.torch._sharded_weight import Gather, ShardedWeight, _Asked, _Ranks, _Sent
+from ingot.torch._unit_casts import Scratch, UnitCasts, _Gather
 
 
 @contextlib.contextmanager
@@ -531,6 +531,53 @@ def test_a_model_without_layers_of_ingot_is_told(caplog):
     assert [each.getMessage() for each in caplog.records] == [
         "float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first"
     ]
+
+
+class _OneUnit:
+    """Of weights that no FSDP has, on one rank; `scratch` is shared by the units of a model."""
+
+    reshards = True
+
+    def __init__(self, scratch, weight):
+        self._scratch, self.casts = scratch, UnitCasts()
+        self.parameter = types.SimpleNamespace(sharded_param=types.SimpleNamespace(_local_tensor=weight))
+        self.asked = _Asked(Gather("in_turn"), _Ranks(None, 1), weight.shape, None)
+        self.casts.add(self.parameter, self.asked)
+
+    def common(self, name, make):
+        return self._scratch
+
+
+@pytest.mark.parametrize("many", [1, 4])  # of four, the first are dropped by number
+def test_codes_of_an_outgrown_memory_do_not_keep_it(many):
+    """Those of every key, not of the one that is cast next alone, and without Python's collector."""
+    scratch, casts = Scratch(), Casts(torch.float8_e4m3fn, "row", "col", False)
+    small, large = (_OneUnit(scratch, ShardedWeight(two_processes.normal(rows, 32, seed=0), casts)) for rows in (16, 64))
+    weight = small.parameter.sharded_param._local_tensor
+    for number in range(many):
+        small.reshards = number % 2 == 0
+        weight.data = two_processes.normal(16, 32, seed=number)
+        for backward in (False, True):
+            small.casts._found(small, backward)
+            small.casts.again(small, weight.wanted(small.asked, int(backward)))
+    outgrown = weakref.ref(scratch._memory)
+    large.casts._found(large, False)
+    gather = small.casts._found(small, False)
+    assert scratch._memory.numel() == 64 * 32 and outgrown() is None
+    gather.run()
+    assert torch.equal(gather.codes.codes[0], weight._cast_alone(small.asked, 0)[1])
+
+
+def test_the_allocator_knows_each_stream_that_writes_the_codes_of_a_model(monkeypatch):
+    device, scratch = torch.device("cuda", 0), Scratch()
+    memory = scratch._memory = mock.Mock(device=device)
+    memory.numel.return_value = 64
+    streams = [mock.Mock(), mock.Mock()]
+    for stream, calls in ((streams[0], 0), (streams[0], 0), (streams[1], 1), (streams[1], 1)):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+        assert scratch.of(64, device) is memory and memory.record_stream.call_count == calls
+    memory.record_stream.assert_called_once_with(streams[1])
+    streams[1].wait_stream.assert_called_once_with(streams[0])
 
 
 def test_what_fsdp_has_dropped_is_gone():

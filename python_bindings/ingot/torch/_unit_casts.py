@@ -4,7 +4,7 @@ another unit. So no codes live longer than that, and of a model no more than one
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -66,6 +66,8 @@ class Scratch:
             stream = torch.cuda.current_stream(device)
             if self._stream is not None and stream != self._stream:
                 stream.wait_stream(self._stream)
+                if self._memory is not None:
+                    self._memory.record_stream(stream)  # once freed it is not given away before this stream has read it
             self._stream = stream
         if self._memory is None or self._memory.numel() < size or self._memory.device != device:
             self._memory = None  # before there is more
@@ -85,7 +87,8 @@ class _Gather:
     """What the weights of a unit send for forward or for backward, cast again and again.
 
     sent: by FSDP's parameter, what it gets. of: each weight by that, with its tensor and its cast, None of one that has found its
-    scales for this gather alone. The gathered weights of rowwise codes have scale_inv in memory of their own, which each gather fills, all together: fill()."""
+    scales for this gather alone. The gathered weights of rowwise codes have scale_inv in memory of their own, which each gather
+    fills, all together: fill()."""
 
     def __init__(self, codes: CodesPlan, of: Sequence[Tuple[int, Any, Any, Any]], reshards: bool) -> None:
         self.codes, self._reshards = codes, reshards
@@ -109,6 +112,12 @@ class _Gather:
     def run(self) -> None:
         self.codes.run()
         self._filled = self._is_read = False
+
+    def let_go(self) -> None:
+        """Lets the memory be freed when nobody casts this any more: what is told refers back to this, and would keep it until Python's
+        collector runs. Gathers that are under way still ask this."""
+        del self.codes
+        self.sent = {key: ((), told) for key, (_, told) in self.sent.items()}
 
     def read(self) -> None:
         """This stream reads what the weights were told; each of them asks."""
@@ -199,11 +208,11 @@ class UnitCasts:
         casts = scaled(wanted, self._plans, backward)
         same = unit.reshards, *((id(cast), each.part.side, each.part.values.data_ptr()) for cast, each in zip(casts, wanted))
         parts = [each.part for each in wanted]
-        memory = scratch_of(unit).of(CodesPlan.size(parts), parts[0].values.device)
+        memory = self._memory(unit, parts)
         gather = self._gathers.get(same)
-        if gather is None or gather.codes.memory is not memory:
+        if gather is None:
             if len(self._gathers) >= _MOST_GATHERS:
-                self._gathers.clear()
+                self._let_go(lambda each: True)
             listed = []
             for key, weight, *_ in of:
                 known = weight._known.cast_of(weight.dtype)
@@ -216,14 +225,29 @@ class UnitCasts:
         self._last[backward] = gather
         return gather
 
+    def _memory(self, unit: Unit, parts: Sequence[Part]) -> torch.Tensor:
+        """For the codes of the parts. What has codes in memory that had no room for them, or for another unit's, is dropped: it
+        would keep that memory."""
+        memory = scratch_of(unit).of(CodesPlan.size(parts), parts[0].values.device)
+        self._let_go(lambda each: each.codes.memory is not memory)
+        self._again = {slot: each for slot, each in self._again.items() if each[1].memory is memory}
+        return memory
+
+    def _let_go(self, of: Callable[[_Gather], bool]) -> None:
+        old = {each for each in (*self._gathers.values(), *self._last.values()) if of(each)}
+        self._gathers = {key: each for key, each in self._gathers.items() if each not in old}
+        self._last = {backward: each for backward, each in self._last.items() if each not in old}
+        for each in old:
+            each.let_go()
+
     def again(self, unit: Unit, wanted: Wanted) -> Tuple[ShardCast, torch.Tensor]:
         """One weight's cast and codes, in memory that the next gather writes."""
         slot = id(unit.parameter), wanted.part.side
         casts = scaled([wanted], self._plans, slot)
-        memory = scratch_of(unit).of(CodesPlan.size([wanted.part]), wanted.part.values.device)
+        memory = self._memory(unit, [wanted.part])
         same = id(casts[0]), wanted.part.values.data_ptr()
         found = self._again.get(slot)
-        if found is None or found[0] != same or found[1].memory is not memory:
+        if found is None or found[0] != same:
             found = self._again[slot] = same, CodesPlan([wanted.part], casts, memory)
         found[1].run()
         return casts[0], found[1].codes[0]
