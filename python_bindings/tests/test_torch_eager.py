@@ -8,8 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ingot.torch
+from ingot import float8
+from ingot.float8 import GemmInputRole
+from ingot.float8.float8_training_tensor import hp_tensor_and_scale_to_float8
+from ingot.float8.float8_utils import tensor_to_scale
 from ingot.nn import Float8Linear
 from ingot.torch import LinearError, LinearOptions, _linear, linear
+from ingot.torch._eager_linear import run_eager
 from ingot.torch._gathered_weight import GatheredWeight
 
 
@@ -122,6 +127,43 @@ def test_weights_that_fsdp_has_gathered_are_read_without_their_class(recipe, mon
         gathered.turn.holds, gathered.turn.again = True, lambda backward: (given[0], given[1])
         linear(x, gathered, None, options)
         assert asked.count("ingot") == 1
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_gathered_weights_without_grad(recipe, checked):
+    """linear()'s checks do not run again."""
+    x, weight, _ = tensors()
+    cast = ingot.cast(weight.detach(), "e4m3fn", scale="row" if recipe == "rowwise" else "tensor", pow2=recipe == "rowwise")
+    of_backward = torch.ones(48) if recipe == "rowwise" else None
+    gathered = GatheredWeight(cast.codes, cast.scale_inv.view(-1), of_backward, None, None, weight.dtype)
+    options = LinearOptions(recipe)
+    with torch.no_grad():
+        expected = linear(x, weight, None, LinearOptions(recipe))
+        assert torch.equal(linear(x, gathered, None, options), expected)
+        checked.clear()
+        asked = []
+        dispatch = GatheredWeight.__torch_dispatch__
+        noted = lambda cls, func, *rest: asked.append(func) or dispatch(func, *rest)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GatheredWeight, "__torch_dispatch__", classmethod(noted))
+            output = run_eager(options._eager_plans, x, gathered, None)
+    assert output is not None and torch.equal(output, expected)
+    assert checked == [] and asked == []
+
+
+def test_float8_training_tensors_without_grad():
+    x, weight, _ = tensors()
+    layer = float8.Float8Linear(48, 32, bias=False, dtype=weight.dtype)
+    scale = tensor_to_scale(weight.detach(), torch.float8_e4m3fn)
+    layer.weight = torch.nn.Parameter(
+        hp_tensor_and_scale_to_float8(
+            weight.detach(), scale, torch.float8_e4m3fn, layer.linear_mm_config, GemmInputRole.WEIGHT
+        )
+    )
+    with torch.no_grad():
+        expected = layer(x)
+        output = run_eager(layer.options._eager_plans, x, layer.weight, None)
+        assert output is not None and torch.equal(output, expected)
 
 
 def message(*arguments):

@@ -160,6 +160,9 @@ def run_eager(
             return _apply(input, weight, bias, plan)
         if forward_ad._current_level >= 0:
             return None
+        if plan.gathered and weight.has(False):
+            read, scale_inv = weight.read_by(False)
+            return _forward(input, read, bias, plan.number, 0, weight_scale_inv=scale_inv)[0]
         return _forward(input, weight, bias, plan.number, 0)[0]
     except (AttributeError, RuntimeError):
         return None  # linear() says what is wrong
