@@ -21,6 +21,7 @@ import two_processes
 from gathered_models import RECIPES, Case, loss_of, said
 from sharded_situations import ROWS
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -578,6 +579,14 @@ def test_the_allocator_knows_each_stream_that_writes_the_codes_of_a_model(monkey
         assert scratch.of(64, device) is memory and memory.record_stream.call_count == calls
     memory.record_stream.assert_called_once_with(streams[1])
     streams[1].wait_stream.assert_called_once_with(streams[0])
+
+
+def test_nothing_of_a_fake_mode_is_kept():
+    device = torch.device("cpu")
+    with FakeTensorMode():
+        assert isinstance(_sharded_weight._nan(7919, device), FakeTensor)
+    found = _sharded_weight._nan(7919, device)
+    assert type(found) is torch.Tensor and found.isnan().all() and _sharded_weight._nan(7919, device) is found
 
 
 def test_what_fsdp_has_dropped_is_gone():

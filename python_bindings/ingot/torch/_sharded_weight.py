@@ -604,7 +604,9 @@ _NAN: Dict[tuple, torch.Tensor] = {}
 def _nan(count: int, device: torch.device) -> torch.Tensor:
     found = _NAN.get((count, device))
     if found is None:
-        found = _NAN[count, device] = torch.full((count,), math.nan, device=device)
+        found = torch.full((count,), math.nan, device=device)
+        if type(found) is torch.Tensor:  # and not one of a compiler or another mode, which later calls could not read
+            _NAN[count, device] = found
     return found
 
 
