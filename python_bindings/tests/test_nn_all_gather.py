@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import pickle
+import re
 import time
 import types
 import weakref
@@ -29,7 +30,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from ingot.nn import (
     Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
 )
-from ingot.torch import LinearError, _sharded_weight
+from ingot.torch import LinearError, _shard_gather, _sharded_weight
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
 from ingot.torch._shard_casts import ShardCast, rows_of
@@ -587,6 +588,19 @@ def test_nothing_of_a_fake_mode_is_kept():
         assert isinstance(_sharded_weight._nan(7919, device), FakeTensor)
     found = _sharded_weight._nan(7919, device)
     assert type(found) is torch.Tensor and found.isnan().all() and _sharded_weight._nan(7919, device) is found
+
+
+def test_a_shard_that_is_not_contiguous_is_refused():
+    """Plans read it by its address: a copy would be freed before they do."""
+    weight = ShardedWeight(torch.ones(8, 4).t(), Casts(torch.float8_e4m3fn, "row", "row", False), "a")
+    message = (
+        'linear "a" weight: the shard that FSDP gathers in FP8 is not contiguous, its shape is (4, 8) and its strides are '
+        "(1, 4): set contiguous data"
+    )
+    with pytest.raises(LinearError, match=re.escape(message)):
+        weight.fsdp_pre_all_gather(types.SimpleNamespace(size=lambda: 1), weight.shape)
+    with pytest.raises(LinearError, match=re.escape(message)):
+        _shard_gather._parts((None, ()), mock.Mock(_local_tensor=weight, shape=weight.shape))
 
 
 def test_what_fsdp_has_dropped_is_gone():

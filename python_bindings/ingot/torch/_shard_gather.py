@@ -301,8 +301,7 @@ def _parts(group: _Group, parameter: DTensor) -> List[Part]:
     unit = _unit_of(parameter)
     gathered, whole = (weight.dtype, parameter.shape) if unit is None else (unit.gathered_dtype, unit.whole)
     of_all = (gathered if weight._rounds else None, rows_sent(_ranks(group, unit)[0], whole, weight._tensor), whole[0])
-    values = weight._tensor.contiguous()
-    return [Part(values, weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
+    return [Part(weight.shard_values(), weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
 
 
 def _unit_of(parameter: DTensor) -> Optional[Unit]:

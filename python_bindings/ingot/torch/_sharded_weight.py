@@ -339,8 +339,17 @@ class ShardedWeight(torch.Tensor):
 
     def wanted(self, asked: _Asked, side: int) -> Wanted:
         rows = rows_sent(asked.mesh.count, asked.outer_size, self._tensor)
-        part = Part(self._tensor.contiguous(), self._casts, side, asked.dtype, rows, asked.outer_size[0])
+        part = Part(self.shard_values(), self._casts, side, asked.dtype, rows, asked.outer_size[0])
         return Wanted(self, part, asked)
+
+    def shard_values(self) -> torch.Tensor:
+        """The shard, which plans read by its address in later steps too."""
+        if not self._tensor.is_contiguous():
+            raise LinearError(
+                f"{self.subject()} weight: the shard that FSDP gathers in FP8 is not contiguous, its shape is "
+                f"{tuple(self.shape)} and its strides are {self._tensor.stride()}: set contiguous data"
+            )
+        return self._tensor
 
     def delayed_scales(self) -> Tuple[torch.Tensor, ...]:
         return (self._delayed_scale(),) if self._casts.delayed else ()
