@@ -33,29 +33,38 @@ struct CastExpertsLaunch {
   }
 };
 
-// Whose rows a slot has.
+// Whose rows a slot has: those of an expert, or, if `expert` is how many there are, rows that no expert has.
 struct CastSlot {
+  static constexpr u32 kNobody = 0xffffffffU;
   i64 first_row;
   u32 rows;
-  bool of_expert;  // or of the rows that no expert has
+  u32 expert;
 };
 
 // All threads of the block call it, after start_in_turn(). Whatever device memory holds, the rows are within the
-// matrix.
+// matrix: where ends decrease, several experts may claim a slot, and it has the rows of one of them.
 INGOT_DEVICE void find_slot(const CastExpertsParams& p, i64 slot, CastSlot& found) {
   const i64 rows = p.all.source.rows;
   const auto end_of = [&](u32 expert) { return min_of(max_of(i64{p.ends[expert]}, i64{0}), rows); };
-  if (threadIdx.x == 0) found.of_expert = false;
+  const auto begin_of = [&](u32 expert) { return expert == 0 ? i64{0} : end_of(expert - 1); };
+  const auto last_of = [&](u32 expert, i64 begin) {
+    return expert == p.experts ? rows : max_of(end_of(expert), begin);
+  };
+  if (threadIdx.x == 0) found.expert = CastSlot::kNobody;
   __syncthreads();
   INGOT_UNROLL_BY(1)
   for (u32 e = threadIdx.x; e <= p.experts; e += CastTilesLaunch::kThreads) {
-    const i64 begin = e == 0 ? 0 : end_of(e - 1);
-    const i64 end = e == p.experts ? rows : max_of(end_of(e), begin);
+    const i64 begin = begin_of(e);
+    const i64 count = last_of(e, begin) - begin;
     const i64 index = slot - ExpertSlots::first(begin, e);
-    const i64 slots = e == p.experts ? ceil_div(end - begin, ExpertSlots::kRows) : ExpertSlots::of_rows(end - begin);
-    if (index < 0 || index >= slots) continue;
-    const i64 first_row = begin + index * ExpertSlots::kRows;
-    found = {first_row, static_cast<u32>(min_of(end - first_row, ExpertSlots::kRows)), true};
+    const i64 slots = e == p.experts ? ceil_div(count, ExpertSlots::kRows) : ExpertSlots::of_rows(count);
+    if (index >= 0 && index < slots) found.expert = e;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && found.expert != CastSlot::kNobody) {
+    const i64 begin = begin_of(found.expert);
+    found.first_row = begin + (slot - ExpertSlots::first(begin, found.expert)) * ExpertSlots::kRows;
+    found.rows = static_cast<u32>(min_of(last_of(found.expert, begin) - found.first_row, ExpertSlots::kRows));
   }
   __syncthreads();
 }
@@ -101,7 +110,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_experts_r
     reinterpret_cast<u64*>(memory)[threadIdx.x] = reinterpret_cast<const u64*>(&p.all)[threadIdx.x];
   }
   find_slot(p, slot, at);
-  if (!at.of_expert) return;
+  if (at.expert == CastSlot::kNobody) return;
   if (threadIdx.x == 0) enter_slot<Source, C>(params, slot, at);
   __syncthreads();
   if (at.rows == 0) {

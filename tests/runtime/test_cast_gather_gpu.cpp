@@ -37,7 +37,7 @@ struct Fixture {
     };
     run();
     check("called");
-    if (c.of == 0 || c.cols == 0) return;  // a graph may not be empty
+    if (c.of == 0 || c.rows == 0 || c.cols == 0) return;  // a graph may not be empty
     Graph graph(stream, run);
     for (const char* const when : {"first replay", "second replay"}) {
       graph.replay(stream);

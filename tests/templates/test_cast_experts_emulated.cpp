@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
   const ExpertsCastInputs inputs(c);
   PlacedExpertsCast placed(c, inputs, *backend, stream);
   for (const Ends& ends :
-       {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}}) {
+       {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}, {200, 0, 200, 0}}) {
     placed.set_ends(ends, stream);
     launch<ValueSource<bf16>, e4m3fn, kBoth>(c.spec, placed.tensors());
     for (const auto& [name, matrix] : placed.outputs(stream)) BOOST_TEST(matrix.damage() == "", name);
