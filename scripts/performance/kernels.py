@@ -113,7 +113,7 @@ def gemms(results: Results) -> list[str]:
 
 def grouped_gemms(results: Results) -> list[str]:
     lines = []
-    for _, file, found in [*results.of("grouped_gemm"), *results.of("grouped_gemm_gradients")]:
+    for _, file, found in [each for name in ("grouped_gemm", "grouped_gemm_decode", "grouped_gemm_gradients") for each in results.of(name)]:
         kinds: list[str] = []
         rows: dict[str, dict[str, str]] = {}
         for case in found["cases"]:
@@ -128,7 +128,31 @@ def grouped_gemms(results: Results) -> list[str]:
             ratio = times(apart["us"]["median"] / us)
             read = f", {times(case['read_us'] / us)} of reading" if "read_us" in case else ""
             rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}{read}"
-        lines += [results.source(file, found) + ":", ""]
+        lines += [f"{results.source(file, found)}{noted(found)}:", ""]
+        lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
+    return lines
+
+
+def noted(found: Json) -> str:
+    return f"; {found['note']}" if "note" in found else ""
+
+
+def weight_only_experts(results: Results) -> list[str]:
+    """Rows of many experts by their weights, in one launch."""
+    lines = []
+    for _, file, found in results.of("weight_only_experts"):
+        kinds: list[str] = []
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            experts, kind = case["case"].rsplit(", ", 1)
+            apart, ours = (way["us"]["median"] for way in case["ways"][:2])
+            kinds += [kind] if kind not in kinds else []
+            rows.setdefault(experts, {})[kind] = f"{ours:.1f}, {times(apart / ours)} ({times(case['read_us'] / ours)})"
+        lines += [
+            f"{results.source(file, found)}{noted(found)}; rows of many experts in one launch: us, times as fast as a launch for each "
+            "expert, and in brackets the share of the speed at which the weights of experts that have rows can be read:",
+            "",
+        ]
         lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
     return lines
 
@@ -212,7 +236,7 @@ def weight_only(results: Results) -> list[str]:
         lines += [results.source(file, found) + ", e4m3fn with a scale for each row:", ""]
         lines += table(("weight", *(f"M = {m}" for m in tokens)), rows)
         lines += weight_only_peers(results, device, found) + weight_only_formats(results, device)
-    return lines
+    return lines + weight_only_experts(results)
 
 
 def weight_only_formats(results: Results, device: str) -> list[str]:

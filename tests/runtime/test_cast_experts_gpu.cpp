@@ -61,8 +61,11 @@ BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
   for (const CastSpec& spec : experts_cast_specs()) {
     const ExpertsCastCase c{.spec = spec, .ends = {40, 90, 130, 200}, .rows = 200, .cols = 136, .of = 30};
     PlacedExpertsCast placed(c, ExpertsCastInputs(c), backend, stream);
-    for (const Ends& ends :
-         {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}, {200, 0, 200, 0}}) {
+    for (const Ends& ends : {Ends{90, 40, 130, 200},
+                             {-5, 40, kMost, 7},
+                             {kMost, kMost, kMost, kMost},
+                             {-1, -1, -1, -1},
+                             {200, 0, 200, 0}}) {
       placed.set_ends(ends, stream);
       backend.cast(spec, placed.tensors(), stream);
       for (const auto& [name, matrix] : placed.outputs(stream)) BOOST_TEST(matrix.damage() == "", name);
