@@ -63,7 +63,7 @@ void list(bool as_json) {
   for (const Benchmark& each : kBenchmarks) {
     const fs::path program = find_program(each.name);
     json.push_back({{"name", each.name}, {"description", each.description}, {"program", program.string()}});
-    if (!as_json) fmt::print("{:<14}{}{}\n", each.name, each.description, program.empty() ? " (not built)" : "");
+    if (!as_json) fmt::print("{:<20}{}{}\n", each.name, each.description, program.empty() ? " (not built)" : "");
   }
   if (as_json) fmt::print("{}\n", dump(json));
 }

@@ -194,13 +194,11 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   check("show amax --cubin ''", "ingot show: --cubin: \"\" names nothing; give a name; see `ingot show --help`");
   check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
   check("bench",
-        "ingot bench: a command is missing: cast, choice, compile, gemm, gradients, grouped_gemm, linear, runtime or "
-        "weight_only; see "
-        "`ingot bench --help`");
+        "ingot bench: a command is missing: cast, choice, compile, gemm, gradients, grouped_gemm, linear, runtime, "
+        "weight_only or weight_only_experts; see `ingot bench --help`");
   check("bench frobnicate",
         "no command \"bench frobnicate\"; expected cast, choice, compile, gemm, gradients, grouped_gemm, linear, "
-        "runtime or "
-        "weight_only");
+        "runtime, weight_only or weight_only_experts");
   const Result nothing = run("");
   BOOST_TEST(nothing.err.starts_with("ingot: error: a command is missing: info, show, "), nothing.err);
   BOOST_TEST(nothing.err.ends_with("; see `ingot --help`\n"), nothing.err);
@@ -277,7 +275,7 @@ BOOST_AUTO_TEST_CASE(bench_becomes_the_benchmark) {
   BOOST_TEST(bench("gemm").out == "installed\n");
   const Result listed = bench("--list");
   BOOST_TEST(listed.code == 0);
-  CHECK_CONTAINS(listed.out, "gemm          FP8 GEMMs, against cuBLASLt's in the same run\n");
+  CHECK_CONTAINS(listed.out, "gemm                FP8 GEMMs, against cuBLASLt's in the same run\n");
   CHECK_CONTAINS(listed.out, "with every recipe (not built)\n");
   const json list = json::parse(bench("--list --json").out);
   BOOST_TEST(list.at(3).at("name") == "gemm");
