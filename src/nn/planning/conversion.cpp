@@ -136,6 +136,9 @@ void add_casts(LinearGain& gain, const StepCasts& casts, double bytes_per_us) {
 
 // ---- From an H200 ---------------------------------------------------------------------------------------------------
 
+constexpr std::int64_t kLargeSide = 4096;
+constexpr double kOfLargeGroups = 0.9;
+
 double product_us(const GemmCall& call, int multiprocessors) {
   const MatmulSize& size = call.size;
   if (size.m == 0 || size.n == 0) return 0;
@@ -146,8 +149,12 @@ double product_us(const GemmCall& call, int multiprocessors) {
   const double share = static_cast<double>(multiprocessors) / kMeasuredMultiprocessors;
   if (!has_float8_kernel(call.spec, target_for(9, 0)))
     return kStartUs + 2 * products_of(size) / (kMmaOperationsPerUs * share);
-  const double ours =
+  const double estimated =
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
+  // The costs of groups are set so that the right tiling is chosen (gemm_estimate.cpp). In layers large GEMMs with them
+  // take less (linear_h200.json).
+  const bool large = std::min({size.m, size.n, size.k}) >= kLargeSide;
+  const double ours = has_group_scale_inv(call.spec) && large ? kOfLargeGroups * estimated : estimated;
   // Factors of groups are laid out as cuBLASLt reads them (the transposed weight's are converted; that cost is left
   // out).
   return std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, has_group_scale_inv(call.spec)));
