@@ -22,7 +22,12 @@ def _part(module: torch.nn.Module, name: str) -> Optional[torch.nn.Module]:
 
 def is_divided(module: torch.nn.Module, parts: Sequence[str]) -> bool:
     """Do ranks divide any of these parts of the module?"""
-    return any([getattr(_part(module, name), "_division", None) is not None for name in parts])
+    return are_divided([_part(module, name) for name in parts])
+
+
+def are_divided(parts: Sequence[Optional[torch.nn.Module]]) -> bool:
+    """Do ranks divide any of these modules? Asks for no names, by which compiled graphs of equal blocks would differ."""
+    return any([getattr(part, "_division", None) is not None for part in parts])
 
 
 def divisions_of(module: torch.nn.Module, rows: Sequence[str], columns: Sequence[str] = ()) -> List[Division]:

@@ -14,7 +14,7 @@ from ..torch import NormOptions, SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._modules import in_place_of
 from ._delayed import KeepsScales
-from ._divided_modules import is_divided, shared_linears_of_parts
+from ._divided_modules import are_divided, shared_linears_of_parts
 from ._parts import (
     KeepsWeightCodes, LinearParameters, NormModule, held, norm_options, norm_parameters, parameters_of
 )
@@ -206,7 +206,7 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     def compute_all(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of all layers, in the order of their names."""
         options = self.options
-        if is_divided(self, self._layer_names):
+        if are_divided(self._parts):
             return shared_linears_of_parts(self, input)
         weights, biases = zip(*[parameters_of(part, options) for part in self._parts])
         return shared_linear(input, weights, biases, *norm_parameters(self.norm, options), options, self._delayed(input))
