@@ -75,7 +75,7 @@ struct LinearGain {
 };
 
 // For one layer by itself, in bf16 or f16. Measured: an H200 (bench/results/linear_h200.json), 256 to 16384 tokens and
-// inputs, 256 to 28672 outputs; from 2048 on the estimate of each recipe is within 11 % of what was measured there, and
+// inputs, 256 to 28672 outputs; from 2048 on the estimate of each recipe is within 10 % of what was measured there, and
 // smaller layers gain nothing. Throws what validate(config) throws, and Error{invalid_argument} for sizes and GPUs that
 // cannot be.
 INGOT_API LinearGain expected_gain(const LinearConfig& config, const LinearSize& size, const GainGpu& gpu);
