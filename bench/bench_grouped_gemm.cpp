@@ -408,27 +408,15 @@ class Bench {
     }
     measure_all(*buffers, all);
     return {.contenders = std::move(all),
-            .read_us = decodes(c) ? time_of_reading(grouped.b.data, buffers->weight_bytes()) : 0};
+            .read_us = decodes(c) ? ceiling_.median_us(
+                                        1, [&](int) { return grouped.b.data; }, buffers->weight_bytes(), measuring())
+                                  : 0};
   }
 
  private:
   MeasureOptions measuring() const {
     return options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1000}
                           : MeasureOptions{.rounds = 7, .graph_us = 4000};
-  }
-
-  // Of the fastest shape.
-  double time_of_reading(const void* data, std::size_t bytes) {
-    std::vector<std::unique_ptr<Replay>> replays;
-    for (const ReadCeiling::Shape& shape : ReadCeiling::kShapes) {
-      replays.push_back(std::make_unique<Replay>(
-          gpu_,
-          RotatedCall{.copies = 1,
-                      .enqueue = [this, shape, data, bytes](int) { ceiling_.enqueue(shape, data, bytes); }},
-          measuring()));
-    }
-    const std::vector<Timing> timings = measure(replays, measuring());
-    return std::ranges::min(timings, {}, &Timing::median_us).median_us;
   }
 
   void measure_all(const Buffers& buffers, std::vector<Contender>& contenders) {

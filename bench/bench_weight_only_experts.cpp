@@ -328,30 +328,15 @@ class Bench {
       }
     }
     measure_all(buffers, all);
-    return {.contenders = std::move(all), .read_us = time_of_reading(buffers)};
+    const double read_us = ceiling_.median_us(
+        buffers.copies(), [&](int copy) { return buffers.begin_of_read(copy); }, buffers.bytes_read(), measuring());
+    return {.contenders = std::move(all), .read_us = read_us};
   }
 
  private:
   MeasureOptions measuring() const {
     return options_.quick ? MeasureOptions{.rounds = 3, .graph_us = 1000}
                           : MeasureOptions{.rounds = 7, .graph_us = 4000};
-  }
-
-  // Of the fastest shape.
-  double time_of_reading(const Buffers& buffers) {
-    std::vector<std::unique_ptr<Replay>> replays;
-    for (const ReadCeiling::Shape& shape : ReadCeiling::kShapes) {
-      replays.push_back(std::make_unique<Replay>(gpu_,
-                                                 RotatedCall{.copies = buffers.copies(),
-                                                             .enqueue =
-                                                                 [this, shape, &buffers](int copy) {
-                                                                   ceiling_.enqueue(shape, buffers.begin_of_read(copy),
-                                                                                    buffers.bytes_read());
-                                                                 }},
-                                                 measuring()));
-    }
-    const std::vector<Timing> timings = measure(replays, measuring());
-    return std::ranges::min(timings, {}, &Timing::median_us).median_us;
   }
 
   void measure_all(const Buffers& buffers, std::vector<Contender>& contenders) {

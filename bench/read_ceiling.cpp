@@ -1,7 +1,10 @@
 #include "read_ceiling.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/jit/kernel_cache.h"
 
@@ -56,6 +59,17 @@ void ReadCeiling::enqueue(const Shape& shape, const void* data, std::size_t byte
   kernel_->launch(
       gpu_->stream().handle(), {.grid_x = shape.blocks_per_multiprocessor * multiprocessors_, .block = shape.threads},
       ReadParams{.data = data, .count = bytes / 16, .nothing = static_cast<std::uint32_t*>(nothing_.data())});
+}
+
+double ReadCeiling::median_us(int copies, const std::function<const void*(int copy)>& begin_of, std::size_t bytes,
+                              const MeasureOptions& options) {
+  std::vector<std::unique_ptr<Replay>> replays;
+  for (const Shape& shape : kShapes) {
+    const auto read = [&, shape](int copy) { enqueue(shape, begin_of(copy), bytes); };
+    replays.push_back(std::make_unique<Replay>(*gpu_, RotatedCall{.copies = copies, .enqueue = read}, options));
+  }
+  const std::vector<Timing> timings = measure(replays, options);
+  return std::ranges::min(timings, {}, &Timing::median_us).median_us;
 }
 
 }  // namespace ingot::bench

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/core/buffer.h"
@@ -29,6 +30,10 @@ class ReadCeiling {
 
   // data: device memory aligned to 16 bytes. Reads `bytes` rounded down to a multiple of 16.
   void enqueue(const Shape& shape, const void* data, std::size_t bytes);
+
+  // The median of the fastest shape, in microseconds: of `bytes` from begin_of(copy), in the copies' turns.
+  double median_us(int copies, const std::function<const void*(int copy)>& begin_of, std::size_t bytes,
+                   const MeasureOptions& options);
 
  private:
   MeasuredGpu* gpu_;
