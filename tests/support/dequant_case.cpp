@@ -1,4 +1,5 @@
 #include "support/dequant_case.h"
+#include "support/placed_matrix.h"
 
 #include <cstring>
 
@@ -220,12 +221,13 @@ PlacedDequant::PlacedDequant(const DequantData& data, Backend& backend, Stream& 
       out_(data.of().spec.out, data.of().m, data.of().n, data.of().placement.out_padding,
            data.of().placement.out_offset) {
   const DequantCase& c = data.of();
-  tensors_.x = place(data.x, stream);
-  tensors_.scale_inv = place(data.scale_inv, stream);
-  if (c.spec.bias) tensors_.bias = place(data.bias, stream);
-  for (std::size_t i = 0; i < data.inputs.size(); ++i) tensors_.inputs[i] = place(data.inputs[i], stream);
+  tensors_.x = place(data.x, memory_, backend, stream);
+  tensors_.scale_inv = place(data.scale_inv, memory_, backend, stream);
+  if (c.spec.bias) tensors_.bias = place(data.bias, memory_, backend, stream);
+  for (std::size_t i = 0; i < data.inputs.size(); ++i)
+    tensors_.inputs[i] = place(data.inputs[i], memory_, backend, stream);
   const GuardedMatrix codes = data.weight.rows(c.placement.weight_padding, c.placement.weight_offset);
-  tensors_.weight = place(codes, stream);
+  tensors_.weight = place(codes, memory_, backend, stream);
   tensors_.weight = data.weight.view(codes, memory_.back().data(), backend.device(), c.placement.weight_padding);
   if (is_packed(c.spec.layout)) {
     const std::int64_t bytes = packed_weight_bytes(c.spec.weight, c.n, c.k);
@@ -236,7 +238,7 @@ PlacedDequant::PlacedDequant(const DequantData& data, Backend& backend, Stream& 
     tensors_.weight = target;
     memory_.push_back(std::move(packed));
   }
-  tensors_.out = place(out_, stream);
+  tensors_.out = place(out_, memory_, backend, stream);
   out_memory_ = memory_.size() - 1;
 }
 
@@ -249,13 +251,6 @@ GuardedMatrix PlacedDequant::out(Stream& stream) {
   backend_->device_api().copy_to_host(fetched.bytes().data(), memory_[out_memory_].data(), fetched.bytes().size(),
                                       stream);
   return fetched;
-}
-
-Tensor PlacedDequant::place(const GuardedMatrix& matrix, Stream& stream) {
-  Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-  memory_.push_back(std::move(buffer));
-  return matrix.view(memory_.back().data(), backend_->device());
 }
 
 std::string describe(const DequantCase& c) {

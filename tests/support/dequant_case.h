@@ -131,8 +131,6 @@ class PlacedDequant {
   DequantMatmulTensors& tensors() { return tensors_; }
 
  private:
-  Tensor place(const GuardedMatrix& matrix, Stream& stream);
-
   const DequantData* data_;
   Backend* backend_;
   GuardedMatrix out_;

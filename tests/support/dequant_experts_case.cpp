@@ -1,4 +1,5 @@
 #include "support/dequant_experts_case.h"
+#include "support/placed_matrix.h"
 
 #include <fmt/format.h>
 
@@ -98,9 +99,9 @@ PlacedDequantExperts::PlacedDequantExperts(const DequantExpertsData& data, Backe
            data.of().placement.out_offset),
       out_memory_(backend, out_.bytes().size()),
       ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
-  tensors_.x = place(data.x(), stream);
-  tensors_.scale_inv = place(data.joined(&DequantData::scale_inv), stream);
-  if (spec_.bias) tensors_.bias = place(data.joined(&DequantData::bias), stream);
+  tensors_.x = place(data.x(), memory_, backend, stream);
+  tensors_.scale_inv = place(data.joined(&DequantData::scale_inv), memory_, backend, stream);
+  if (spec_.bias) tensors_.bias = place(data.joined(&DequantData::bias), memory_, backend, stream);
   place_weights(data, stream);
   tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
                    .experts = static_cast<std::int64_t>(data.of().ends.size()),
@@ -116,7 +117,7 @@ void PlacedDequantExperts::place_weights(const DequantExpertsData& data, Stream&
   const auto& [padding, offset] = std::pair(c.placement.weight_padding, c.placement.weight_offset);
   const WeightCodes codes = data.codes();
   const GuardedMatrix rows = codes.rows(padding, offset);
-  place(rows, stream);
+  place(rows, memory_, *backend_, stream);
   const Tensor all = codes.view(rows, memory_.back().data(), backend_->device(), padding);
   tensors_.weight = all;
   if (!is_packed(c.spec.layout)) return;
@@ -148,13 +149,6 @@ GuardedMatrix PlacedDequantExperts::out(Stream& stream) {
   GuardedMatrix fetched = out_;
   backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
   return fetched;
-}
-
-Tensor PlacedDequantExperts::place(const GuardedMatrix& matrix, Stream& stream) {
-  Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-  memory_.push_back(std::move(buffer));
-  return matrix.view(memory_.back().data(), backend_->device());
 }
 
 }  // namespace ingot::test

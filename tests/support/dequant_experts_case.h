@@ -65,7 +65,6 @@ class PlacedDequantExperts {
   DequantMatmulTensors& tensors() { return tensors_; }
 
  private:
-  Tensor place(const GuardedMatrix& matrix, Stream& stream);
   void place_weights(const DequantExpertsData& data, Stream& stream);
 
   DequantMatmulSpec spec_;

@@ -9,6 +9,7 @@
 
 #include "expert_slots.cuh"
 #include "ingot/codegen/kernel_spec.h"
+#include "support/placed_matrix.h"
 #include "support/random.h"
 #include "support/reference.h"
 
@@ -246,11 +247,11 @@ PlacedAlongK::PlacedAlongK(const AlongKData& data, Backend& backend, Stream& str
       out_(data.of().spec.gemm.out, experts_of(data.of()) * data.of().m, data.of().n, data.of().out_padding),
       out_memory_(backend, out_.bytes().size()),
       ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
-  tensors_.a = place(data.a(), stream);
-  tensors_.b = place(data.b(), stream);
+  tensors_.a = place(data.a(), memory_, backend, stream);
+  tensors_.b = place(data.b(), memory_, backend, stream);
   if (is_fp8(spec_.gemm.a)) {
-    tensors_.scale_inv_a = place(data.scale_inv_a(), stream);
-    tensors_.scale_inv_b = place(data.scale_inv_b(), stream);
+    tensors_.scale_inv_a = place(data.scale_inv_a(), memory_, backend, stream);
+    tensors_.scale_inv_b = place(data.scale_inv_b(), memory_, backend, stream);
   }
   tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
                    .experts = experts_of(data.of()),
@@ -261,7 +262,7 @@ PlacedAlongK::PlacedAlongK(const AlongKData& data, Backend& backend, Stream& str
   set_ends(data.of().ends, stream);
   reset(stream);
   tensors_.out = out_.view(out_memory_.data(), backend.device());
-  if (adds) tensors_.c = data.of().in_place ? tensors_.out : place(data.c(), stream);
+  if (adds) tensors_.c = data.of().in_place ? tensors_.out : place(data.c(), memory_, backend, stream);
 }
 
 void PlacedAlongK::reset(Stream& stream) {
@@ -276,13 +277,6 @@ GuardedMatrix PlacedAlongK::out(Stream& stream) {
   GuardedMatrix fetched = out_;
   backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
   return fetched;
-}
-
-Tensor PlacedAlongK::place(const GuardedMatrix& matrix, Stream& stream) {
-  Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-  memory_.push_back(std::move(buffer));
-  return matrix.view(memory_.back().data(), backend_->device());
 }
 
 }  // namespace ingot::test

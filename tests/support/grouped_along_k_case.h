@@ -95,8 +95,6 @@ class PlacedAlongK {
   GroupedGemmTensors& tensors() { return tensors_; }
 
  private:
-  Tensor place(const GuardedMatrix& matrix, Stream& stream);
-
   GroupedGemmSpec spec_;
   Backend* backend_;
   GuardedMatrix out_;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "support/placed_matrix.h"
 #include "support/random.h"
 #include "support/reference.h"
 
@@ -260,11 +261,11 @@ PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& 
       out_(data.of().spec.gemm.out, data.of().m, data.of().n, data.of().out_padding),
       out_memory_(backend, out_.bytes().size()),
       ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
-  tensors_.a = place(data.a(), stream);
-  tensors_.b = place(data.b(), stream);
+  tensors_.a = place(data.a(), memory_, backend, stream);
+  tensors_.b = place(data.b(), memory_, backend, stream);
   if (is_fp8(spec_.gemm.a)) {
-    tensors_.scale_inv_a = place(data.scale_inv_a(), stream);
-    tensors_.scale_inv_b = place(data.scale_inv_b(), stream);
+    tensors_.scale_inv_a = place(data.scale_inv_a(), memory_, backend, stream);
+    tensors_.scale_inv_b = place(data.scale_inv_b(), memory_, backend, stream);
   }
   tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
                    .experts = static_cast<std::int64_t>(data.of().ends.size()),
@@ -287,13 +288,6 @@ GuardedMatrix PlacedGrouped::out(Stream& stream) {
   GuardedMatrix fetched = out_;
   backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
   return fetched;
-}
-
-Tensor PlacedGrouped::place(const GuardedMatrix& matrix, Stream& stream) {
-  Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
-  memory_.push_back(std::move(buffer));
-  return matrix.view(memory_.back().data(), backend_->device());
 }
 
 }  // namespace ingot::test

@@ -97,8 +97,6 @@ class PlacedGrouped {
   GroupedGemmTensors& tensors() { return tensors_; }
 
  private:
-  Tensor place(const GuardedMatrix& matrix, Stream& stream);
-
   GroupedGemmSpec spec_;
   Backend* backend_;
   GuardedMatrix out_;
