@@ -112,8 +112,8 @@ std::vector<std::int64_t> counts_of(const Case& c, std::int64_t shift) {
   return counts;
 }
 
-// Operands of all experts in device memory. Experts' weights are copies of a few experts', each in memory of its own,
-// and together larger than the L2.
+// Operands of all experts in device memory. Each expert's weight has its own memory, with the values of one of a few
+// weights; all together are larger than the L2.
 class Buffers {
  public:
   Buffers(MeasuredGpu& gpu, RandomData& random, const Case& c) : gpu_(&gpu), case_(c) {
