@@ -33,6 +33,35 @@ def rare_collections():
     gc.set_threshold(50_000, 20, 100)
 
 
+# What a backend of torch.compile() says when it finds no compiler: inductor, which asks CXX and g++, and Triton, which asks CC,
+# gcc and clang. Whether a graph on a GPU needs Triton depends on its operators.
+NO_COMPILER = {
+    "No working C++ compiler found": "torch.compile's backend inductor finds no C++ compiler (CXX or g++)",
+    "Failed to find C compiler": "Triton, which compiles graphs for torch.compile, finds no C compiler (CC, gcc or clang)",
+}
+
+
+def without_compiler(error):
+    """Why a test cannot pass where nothing is wrong with Ingot, or None. The text may be that of another process."""
+    while error is not None:
+        for text, reason in NO_COMPILER.items():
+            if text in str(error):
+                return reason
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    except Exception as error:
+        reason = without_compiler(error)
+        if reason is None:
+            raise
+        pytest.skip(reason)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "nightly: takes seconds, and CI runs another test of its kind")
 
