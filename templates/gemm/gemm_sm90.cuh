@@ -239,7 +239,7 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
     } else if constexpr (C.along_k && !has_extents(C.scale_b)) {
       if (threadIdx.x >= sm90_threads(T) - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
     } else if constexpr (has_extents(C.scale_b)) {
-      if (threadIdx.x / 32 == kProducer / 32 + 1) Sm90FactorLoader<C>(p, block, threadIdx.x % 32).run();
+      if (threadIdx.x / 32 == kProducer / 32 + 1) sm90_load_factors<C>(all, block);
     }
   } else {
     ptx::setmaxnreg_inc<kConsumers == 3 ? 160 : 232>();

@@ -15,31 +15,48 @@
 #include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
 
 namespace ingot {
 
 #if INGOT_ON_DEVICE
+// The first of b's scale_inv; in a grouped GEMM, of the expert's.
+template <GemmSm90Config C>
+INGOT_DEVICE const float* sm90_group_factor_b(const Sm90GemmParams& p, const Sm90Expert& expert) {
+  if constexpr (C.experts && !C.along_k) {
+    return p.factor_b + i64{expert.index} * p.factor_b_expert_stride;
+  } else {
+    return p.factor_b;
+  }
+}
+
 // One thread loads scale_inv by the copy engine, but those of b's blocks itself: they are too few for it. What lies
-// outside the output is not loaded, or is what a column inside it has.
+// outside the output is not loaded, or is what a column inside it has; of a's rows of experts, which begin anywhere, a
+// whole tile's are loaded through the map, whosever they are.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorEngine {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
   static constexpr u32 kBlocks = kOfRows ? 1 : sm90_factor_shares(T);  // or the first row
 
+  static constexpr bool kByMap = sm90_maps_factors(C);
+
   const Sm90GemmParams& p;
   const Sm90Block<C>& block;
+  const TensorMap* map_a;  // if kByMap
   StageRing<T.stages> ring{};
+  Sm90Expert expert{};  // in a grouped GEMM: whose tile is at hand
 
   // Steps `begin` to `end` of the tile that begins there.
   INGOT_DEVICE void load(const Sm90TileIndex& first, u32 begin, u32 end) {
-    const u32 bytes_a = 4 * min_of(p.m - min_of(first.m, p.m), T.m);
+    const u32 bytes_a = kByMap ? 4 * T.m : 4 * min_of(p.m - min_of(first.m, p.m), T.m);
     const u32 bytes_b = kOfRows ? 4 * min_of(p.n - min_of(first.n, p.n), T.n) : 0;
     const float* a = p.factor_a + (i64{begin} * p.factor_a_group_stride + first.m);
     const float* b[kBlocks];
     INGOT_UNROLL
     for (u32 i = 0; i < kBlocks; ++i) {
       const u32 column = min_of(first.n + i * sm90_columns(T), p.n - 1);
-      b[i] = p.factor_b + (i64{begin} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride);
+      b[i] = sm90_group_factor_b<C>(p, expert) +
+             (i64{begin} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride);
     }
     INGOT_UNROLL_BY(1)
     for (u32 step = begin; step < end; ++step) {
@@ -47,7 +64,11 @@ struct Sm90FactorEngine {
       const u32 to = block.factors + ring.stage * sm90_factor_bytes(C);
       ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, bytes_a + bytes_b);
-      if (bytes_a != 0) ptx::bulk_load(to, a, bytes_a, full);
+      if constexpr (kByMap) {
+        ptx::tma_load(to, map_a, full, static_cast<i32>(first.m), static_cast<i32>(step));
+      } else {
+        if (bytes_a != 0) ptx::bulk_load(to, a, bytes_a, full);
+      }
       if (bytes_b != 0) ptx::bulk_load(to + 4 * T.m, b[0], bytes_b, full);
       INGOT_UNROLL
       for (u32 i = 0; i < kBlocks; ++i) {
@@ -92,14 +113,7 @@ struct Sm90FactorLoader {
   }
 
   INGOT_DEVICE u32 end_m() const { return C.along_k ? p.m : sm90_end_m<C>(p, expert); }
-  // b's scale_inv: in a grouped GEMM, the expert's.
-  INGOT_DEVICE const float* factor_b() const {
-    if constexpr (C.experts && !C.along_k) {
-      return p.factor_b + i64{expert.index} * p.factor_b_expert_stride;
-    } else {
-      return p.factor_b;
-    }
-  }
+  INGOT_DEVICE const float* factor_b() const { return sm90_group_factor_b<C>(p, expert); }
 
   // Columns of one share have a block's scale_inv in common.
   INGOT_DEVICE Run of_shares(u32 step, u32 first) const {
@@ -161,33 +175,41 @@ struct Sm90FactorLoader {
       }
     }
   }
+};
 
-  // One warp runs it, while another thread loads the operands.
-  INGOT_DEVICE void run() {
-    if constexpr (sm90_may_use_engine(C)) {
-      if (Sm90Block<C>::factors_by_engine(p)) {
-        Sm90FactorEngine<C> engine{p, block};
-        if (threadIdx.x % 32 == 0) sm90_load_tiles<C>(p, block, sm90_steps(p.k), engine);
-        return;
-      }
+// Those of all tiles of this block, by one of the two.
+template <GemmSm90Config C, class Loader>
+INGOT_DEVICE void sm90_load_factors_by(const Sm90GemmParams& p, const Sm90Block<C>& block, Loader loader) {
+  if constexpr (C.along_k) {
+    INGOT_UNROLL_BY(1)
+    for (Sm90AlongKWalk<C, kSm90Depth> walk(p, block); walk.more(); walk.advance()) {
+      const Sm90Stretch<kSm90Depth> stretch = walk.stretch();
+      loader.load(walk.first(), stretch.begin / kSm90Depth, stretch.end / kSm90Depth);
     }
-    if constexpr (C.along_k) {
-      INGOT_UNROLL_BY(1)
-      for (Sm90AlongKWalk<C, kSm90Depth> walk(p, block); walk.more(); walk.advance()) {
-        const Sm90Stretch<kSm90Depth> stretch = walk.stretch();
-        load(walk.first(), stretch.begin / kSm90Depth, stretch.end / kSm90Depth);
-      }
-    } else if constexpr (C.experts) {
-      INGOT_UNROLL_BY(1)
-      for (auto walk = sm90_walk<C>(p, block); walk.more(); walk.advance()) {
-        expert = walk.find();
-        load(walk.first(block.rank), 0, sm90_steps(p.k));
-      }
-    } else {
-      sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this);
+  } else if constexpr (C.experts) {
+    INGOT_UNROLL_BY(1)
+    for (auto walk = sm90_walk<C>(p, block); walk.more(); walk.advance()) {
+      loader.expert = walk.find();
+      loader.load(walk.first(block.rank), 0, sm90_steps(p.k));
+    }
+  } else {
+    sm90_load_tiles<C>(p, block, sm90_steps(p.k), loader);
+  }
+}
+
+// One warp runs it, while another thread loads the operands.
+template <GemmSm90Config C>
+INGOT_DEVICE void sm90_load_factors(const Sm90ParamsOf<C>& all, const Sm90Block<C>& block) {
+  const Sm90GemmParams& p = sm90_gemm_params(all);
+  const u32 lane = threadIdx.x % 32;
+  if constexpr (sm90_may_use_engine(C)) {
+    if (Sm90Block<C>::factors_by_engine(p)) {
+      if (lane == 0) sm90_load_factors_by<C>(p, block, Sm90FactorEngine<C>{p, block, sm90_factor_map(all)});
+      return;
     }
   }
-};
+  sm90_load_factors_by<C>(p, block, Sm90FactorLoader<C>(p, block, lane));
+}
 
 // The scale_inv of a stage that a multiplying thread reads.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>

@@ -90,18 +90,23 @@ INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (
 // sm90_factor_place(); or, where a block of b has one scale_inv, one for each share: the columns of a warpgroup, if the
 // two share the tile's columns, or all of them.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
+// May a kernel leave scale_inv of groups to the copy engine? With experts, only three warpgroups' does.
+INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& config) {
+  return has_extents(config.scale_b) && (!config.experts || sm90_consumers(config.tiling) == 3);
+}
+// Rows of experts begin anywhere: a tensor map takes the copy engine there, to multiples of 128 bytes in shared memory.
+INGOT_HOST_DEVICE constexpr bool sm90_maps_factors(const GemmSm90Config& config) {
+  return sm90_may_use_engine(config) && config.experts && !config.along_k;
+}
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
-  return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
-}
-// May a kernel leave scale_inv of groups to the copy engine? Rows of experts begin anywhere.
-INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && !config.experts;
+  const u32 bytes = 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
+  return sm90_maps_factors(config) ? ceil_div(bytes, 128U) * 128 : bytes;
 }
 // May three warpgroups multiply? They have 160 registers a thread, which is enough for sums and parts of 64 x 128.
 INGOT_HOST_DEVICE constexpr bool sm90_has_three(const GemmSm90Config& config) {
   const Sm90Tiling& t = config.tiling;
-  return has_extents(config.scale_b) && !config.experts && t.n <= 128 && !t.stream_k && sm90_cluster_size(t) == 1;
+  return has_extents(config.scale_b) && t.n <= 128 && !t.stream_k && sm90_cluster_size(t) == 1;
 }
 // The copy engine keeps the order of memory. With experts, a thread's scale_inv are adjacent: it has two columns of
 // every eight, the same of all eights, and loads four with one instruction (ptxas joins the loads of two eights); the
@@ -125,7 +130,8 @@ INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const GemmSm90Config& confi
   return sm90_columns_offset(config.tiling) + 2 * sm90_consumers(config.tiling) * sm90_column_bytes(config);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_factors_offset(const GemmSm90Config& config) {
-  return sm90_barriers_offset(config) + 16 * config.tiling.stages;
+  const u32 behind_barriers = sm90_barriers_offset(config) + 16 * config.tiling.stages;
+  return sm90_maps_factors(config) ? ceil_div(behind_barriers, 128U) * 128 : behind_barriers;
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_experts_offset(const GemmSm90Config& config) {
   return sm90_factors_offset(config) + config.tiling.stages * sm90_factor_bytes(config);

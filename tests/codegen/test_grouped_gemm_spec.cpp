@@ -1,5 +1,7 @@
 // Grouped GEMMs as specs: their lines, what is refused, their kernels' source, and the choice of a tiling.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -69,8 +71,6 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
   expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",
          "tiling has 235728 bytes of shared memory with those for where experts end, but a block has 232448: fewer "
          "stages or a smaller tile");
-  expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x128:1x1:4:cooperative",
-         "tiling has a cooperative tile of 192 rows, which experts do not have");
   expect(fp8 + " c=f32", "it has an epilogue, but grouped GEMMs have none");
   expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 along=k",
          "scale is 1x128,128x128, but must be tensor or row for both, or 1x128 for both: along K, blocks would have "
@@ -143,6 +143,21 @@ BOOST_AUTO_TEST_CASE(tilings_follow_the_rows_of_an_expert) {
       validate(tiled);
     }
     BOOST_TEST(grouped_tilings(each).size() >= 6U);
+  }
+}
+
+// With scale_inv of groups it is a candidate, where nothing is added; the choice leaves it out.
+BOOST_AUTO_TEST_CASE(three_warpgroups_are_named) {
+  const GemmTiling three{.m = 192, .n = 128, .stages = 4};
+  for (const GroupedGemmSpec& each : valid_specs<GroupedGemmSpec>()) {
+    BOOST_TEST((std::ranges::count(grouped_tilings(each), three) == 1) ==
+                   (has_group_scale_inv(each.gemm) && !each.gemm.epilogue.c),
+               print(KernelSpec(each)));
+    if (!has_group_scale_inv(each.gemm)) continue;
+    for (const std::int64_t rows : {256, 4096, 32768, 1 << 20}) {
+      const MatmulSize size{.m = each.along_k ? 4096 : rows, .n = 14336, .k = each.along_k ? rows : 4096};
+      BOOST_TEST((*with_grouped_tiling(each, size, 8, 132).gemm.tiling != three));
+    }
   }
 }
 

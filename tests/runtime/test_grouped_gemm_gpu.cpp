@@ -223,9 +223,17 @@ BOOST_AUTO_TEST_CASE(of_each_kind) {
       in_tiles(every_kind()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
       in_tiles(every_kind()[1], {.m = 256, .n = 128, .cluster_n = 2, .stages = 4}),
       in_tiles(every_kind()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true}),
-      in_tiles(every_kind()[7], {.m = 128, .n = 128, .stages = 6})};
+      in_tiles(every_kind()[7], {.m = 128, .n = 128, .stages = 6}),
+      in_tiles(every_kind()[7], {.m = 192, .n = 128, .stages = 4}),
+      in_tiles(every_kind()[8], {.m = 192, .n = 128, .stages = 4})};
   compile(kinds);
   for (const GroupedGemmSpec& kind : kinds) {
+    if (has_group_scale_inv(kind.gemm)) {
+      GroupedCase c{.spec = kind, .ends = {0, 129, 129, 325, 601}, .m = 604, .n = 136, .k = 1296, .by_group = true};
+      expect_right_both(c);
+      c.of_each = true;
+      expect_right_both(c);
+    }
     expect_right({.spec = kind, .ends = {0, 129, 129, 300, 300}, .m = 301, .n = 136, .k = 272, .exact = true});
     expect_right({.spec = kind, .ends = balanced_ends(9, 9), .m = 9, .n = 72, .k = 144});
     expect_right({.spec = kind, .ends = {0, 130, 7}, .m = 396, .n = 136, .k = 144, .exact = true, .capacity = 132});
@@ -241,6 +249,8 @@ BOOST_AUTO_TEST_CASE(along_k_of_each_kind) {
       in_tiles(every_kind_along_k()[3], {.m = 128, .n = 128, .stages = 6, .pingpong = true}),
       in_tiles(every_kind_along_k()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true}),
       in_tiles(every_kind_along_k()[8], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6}),
+      in_tiles(every_kind_along_k()[8], {.m = 192, .n = 128, .stages = 4}),
+      in_tiles(every_kind_along_k()[9], {.m = 192, .n = 128, .stages = 4}),
       in_tiles(every_kind_along_k()[9], {.m = 64, .n = 128, .stages = 8, .pingpong = true})};
   compile(kinds);
   for (const GroupedGemmSpec& kind : kinds) {
@@ -373,6 +383,10 @@ BOOST_AUTO_TEST_CASE(every_tiling) {
       GuardedMatrix right;
       for (const GroupedGemmSpec& spec : specs) {
         expect_right({.spec = spec, .ends = ends, .m = 2003, .n = 2824, .k = 208, .exact = true}, &right);
+      }
+      if (!has_group_scale_inv(every_kind()[kind].gemm)) continue;
+      for (const GroupedGemmSpec& spec : specs) {
+        expect_right({.spec = spec, .ends = ends, .m = 2004, .n = 2824, .k = 208, .exact = true, .by_group = true});
       }
     }
   }

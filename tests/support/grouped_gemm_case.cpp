@@ -179,7 +179,7 @@ namespace {
 // From one expert's blocks after another's, row by row, to a row for each group of each expert, with padding.
 GuardedMatrix by_group_of_each(const GuardedMatrix& scale_inv, std::int64_t experts, std::int64_t groups) {
   const std::int64_t blocks = scale_inv.cols() / std::max<std::int64_t>(experts * groups, 1);
-  GuardedMatrix made(Dtype::f32, experts * groups, blocks, 3);
+  GuardedMatrix made(Dtype::f32, experts * groups, blocks, blocks % 4 == 0 ? 4 : 3);  // as by_group() has it
   for (std::int64_t e = 0; e < experts; ++e) {
     for (std::int64_t block = 0; block < blocks; ++block) {
       for (std::int64_t group = 0; group < groups; ++group) {

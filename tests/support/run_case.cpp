@@ -151,7 +151,10 @@ std::shared_ptr<const GuardedMatrix> InputMaker::scale_inv(std::int64_t count, c
 
 GuardedMatrix by_group(const GuardedMatrix& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
   const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
-  GuardedMatrix made(Dtype::f32, groups, (rows + scale.rows - 1) / scale.rows, 3, 1);
+  // Of a whole number of units the rows are where the copy engine loads them.
+  const std::int64_t cols = (rows + scale.rows - 1) / scale.rows;
+  const bool whole = cols % 4 == 0;
+  GuardedMatrix made(Dtype::f32, groups, cols, whole ? 4 : 3, whole ? 0 : 1);
   for (std::int64_t group = 0; group < groups; ++group) {
     for (std::int64_t row = 0; row < made.cols(); ++row) {
       made.set_bits(group, row, scale_inv.bits(0, row * groups + group));

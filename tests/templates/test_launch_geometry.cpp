@@ -614,7 +614,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kOfBlocks}) == 4 * (128 + 4));
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 144));
   static_assert(sm90_factors_offset({.tiling = tile, .scale_b = kGroups}) % 16 == 0);
-  // The copy engine writes a stage's in the order of memory, at multiples of 16 bytes; not those of experts.
+  // The copy engine writes a stage's in the order of memory, at multiples of 16 bytes, and through a map, as with rows
+  // of experts, of 128; with experts for three warpgroups alone.
   constexpr Sm90Tiling three{.m = 192, .n = 128, .stages = 4};
   for (const Sm90Tiling& t : {tile, three}) {
     for (const Granularity scale_b : {kGroups, kOfBlocks}) {
@@ -623,9 +624,20 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
       BOOST_TEST(sm90_factor_bytes(config) % 16 == 0U);
       BOOST_TEST(sm90_factors_offset(config) % 16 == 0U);
       BOOST_TEST(sm90_factor_place(config, 77) == 77U);
+      BOOST_TEST(!sm90_maps_factors(config));
+      const GemmSm90Config experts{.tiling = three, .scale_b = scale_b, .experts = true};
+      BOOST_TEST(sm90_maps_factors(experts));
+      BOOST_TEST(sm90_factor_bytes(experts) % 128 == 0U);
+      BOOST_TEST(sm90_factors_offset(experts) % 128 == 0U);
+      BOOST_TEST(sm90_factor_place(experts, 77) == 77U);
     }
   }
   static_assert(!sm90_may_use_engine({.tiling = tile, .scale_b = kOfBlocks, .experts = true}));
+  static_assert(!sm90_maps_factors({.tiling = tile, .scale_b = kOfBlocks, .experts = true}));
+  constexpr GemmSm90Config along_k{.tiling = three, .scale_b = kGroups, .experts = true, .along_k = true};
+  static_assert(sm90_may_use_engine(along_k) && !sm90_maps_factors(along_k));
+  static_assert(sm90_has_three(along_k) && sm90_has_three({.tiling = three, .scale_b = kOfBlocks, .experts = true}));
+  static_assert(sm90_expert_box(three) % 8 == 0, "a box begins where the swizzle repeats");
   static_assert(!sm90_may_use_engine({.tiling = tile}));
   static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
