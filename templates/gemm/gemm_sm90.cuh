@@ -260,8 +260,8 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
-  static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b));
-  static_assert(!C.along_k || (C.experts && (!has_extents(C.scale_b) || C.scale_b.rows == 1)));
+  static_assert(!C.experts || (!T.stream_k && !C.across_a && !C.across_b));
+  static_assert(!C.along_k || (C.experts && !C.bias && (!has_extents(C.scale_b) || C.scale_b.rows == 1)));
   static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
   static_assert(sm90_consumers(T) == 2 || sm90_has_three(C));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b

@@ -1,5 +1,5 @@
 // A grouped GEMM on Hopper's tensor cores: gemm_sm90 for the rows of many experts, in one launch.
-//   out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) b(e, n, k)
+//   out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) b(e, n, k) + bias[e][N]
 // a's rows are those of expert 0, then of expert 1, and so on; rows beyond the last expert's are not written. Where
 // experts end is read from device memory, so that no copy to the host is needed and a captured graph takes other ends
 // in each replay. Experts may have no rows, and any number of them.

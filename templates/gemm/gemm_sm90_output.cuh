@@ -67,6 +67,11 @@ struct Sm90Output {
     }
   }
 
+  // Each expert has its own.
+  INGOT_DEVICE const Bias* bias() const {
+    return static_cast<const Bias*>(p.bias) + (C.experts ? expert.index * p.n : 0);
+  }
+
   // The scale_inv of a row, of a or, along K, of the output.
   INGOT_DEVICE float factor_a(u32 row) const {
     if constexpr (C.along_k) {
@@ -101,7 +106,7 @@ struct Sm90Output {
     for (u32 i = 0; i < kColumns; ++i) {
       const u32 column = min_of(first.n + i * 128 + position.thread, p.n - 1);
       if constexpr (kColumnFactors) fetched.columns[i] = factor_b()[column];
-      if constexpr (C.bias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
+      if constexpr (C.bias) fetched.bias[i] = to_float(bias()[column]);
     }
     return fetched;
   }

@@ -29,7 +29,7 @@ BOOST_AUTO_TEST_CASE(lines_are_read_back) {
   for (const char* const line :
        {"grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast",
         "grouped_gemm bf16*bf16->f32 nt kernel=sm90:64x128:1x1:8:pingpong",
-        "grouped_gemm e5m2*e4m3fn->f16 nt scale=tensor,row kernel=sm90", "grouped_gemm bf16*bf16->bf16 nt along=k",
+        "grouped_gemm e5m2*e4m3fn->f16 nt scale=tensor,row bias kernel=sm90", "grouped_gemm bf16*bf16->bf16 nt along=k",
         "grouped_gemm e5m2*e4m3fn->f32 nt scale=row,row c=f32 fast along=k"}) {
     BOOST_TEST(print(parse(line)) == line);
   }
@@ -40,8 +40,8 @@ BOOST_AUTO_TEST_CASE(lines_are_read_back) {
     BOOST_TEST(hashes.insert(hash_value(spec)).second, print(spec));
     BOOST_TEST(hash_value(spec) != hash_value(spec.gemm), print(spec));
   }
-  // Of rows; along K, without blocks; and to f32 with c.
-  BOOST_TEST(hashes.size() == 4U * 3 * (4 * 2 + 2) + 4 + (4U * 3 * (4 * 2 + 1) + 4) + (4U * (4 * 2 + 1) + 2));
+  // Of rows, with a bias and without; along K, without blocks; and to f32 with c.
+  BOOST_TEST(hashes.size() == 2 * (4U * 3 * (4 * 2 + 2) + 4) + (4U * 3 * (4 * 2 + 1) + 4) + (4U * (4 * 2 + 1) + 2));
 }
 
 BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
   expect(fp8 + " kernel=mma:64x64", "kernel is mma, but sm90 alone has grouped GEMMs: leave kernel out");
   expect(fp8 + " kernel=simt", "kernel is simt, but sm90 alone has grouped GEMMs: leave kernel out");
   expect(fp8 + " kernel=sm90 staged=a", "staged is set, but grouped GEMMs read operands as they are stored");
-  expect(fp8 + " bias", "bias is set, but grouped GEMMs have none");
+  expect(fp8 + " bias along=k", "bias is set, but grouped GEMMs along K have none");
   expect(fp8 + " epilogue=max(x,0)", "it has an epilogue, but grouped GEMMs have none");
   expect(fp8 + " also=amax", "it has an epilogue, but grouped GEMMs have none");
   expect("e4m3fn*e4m3fn->e4m3fn nt scale=row,row", "out is e4m3fn, but must be one of f32, bf16, f16");

@@ -29,7 +29,11 @@ const std::vector<std::string> kLines{"e4m3fn*e4m3fn->bf16 nt scale=row,row fast
                                       "bf16*bf16->bf16 nt",
                                       "f16*f16->f32 nt",
                                       "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128",
-                                      "e5m2*e4m3fn->f32 nt scale=1x128,1x128"};
+                                      "e5m2*e4m3fn->f32 nt scale=1x128,1x128",
+                                      "e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast",
+                                      "e4m3fn*e5m2->f32 nt scale=tensor,tensor bias",
+                                      "bf16*bf16->bf16 nt bias",
+                                      "e4m3fn*e4m3fn->f16 nt scale=1x128,128x128 bias"};
 
 // Experts without rows first, last and between; one row each; rows beyond the last expert's; one expert.
 const std::vector<GroupedCase> kShapes{
@@ -298,6 +302,14 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
   BOOST_TEST(message(to_bf16, kCpu, {2, 2, 9}, "bf16*bf16->bf16 nt") ==
              "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must not be given (a default Tensor instead): a "
              "high-precision operand has no scale_inv");
+  BOOST_TEST(
+      message([](auto& t) { t.bias = vector(at(8192), Dtype::bf16, kExperts * kN, kCpu); }) ==
+      "grouped_gemm bias: is bf16[1, 18] on cpu; it must not be given (a default Tensor instead): the spec has no "
+      "bias");
+  BOOST_TEST(
+      message([](auto& t) { t.bias = vector(at(8192), Dtype::bf16, kN, kCpu); }, kCpu, {2, 2, 9},
+              "e4m3fn*e4m3fn->bf16 nt scale=row,row bias") ==
+      "grouped_gemm bias: is bf16[1, 6] on cpu; it must be [1, 18]: one for each of the N columns of each expert");
   const std::string blocks = "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128";
   BOOST_TEST(
       message([](auto& t) { t.a.rows = t.out.rows = 8; }, kCpu, {2, 2, 8}, blocks) ==

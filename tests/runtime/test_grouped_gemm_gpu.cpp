@@ -160,7 +160,10 @@ std::vector<GroupedGemmSpec> every_kind() {
           spec_of("bf16*bf16->bf16 nt"),
           spec_of("f16*f16->f32 nt"),
           spec_of("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128"),
-          spec_of("e4m3fn*e5m2->f32 nt scale=1x128,1x128")};
+          spec_of("e4m3fn*e5m2->f32 nt scale=1x128,1x128"),
+          spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast"),
+          spec_of("e4m3fn*e4m3fn->f32 nt scale=1x128,128x128 bias"),
+          spec_of("f16*f16->f16 nt bias")};
 }
 
 // Ragged in every way: Zipf, one hot, experts without rows first, last and between, one row each, rows beyond the last
@@ -225,7 +228,9 @@ BOOST_AUTO_TEST_CASE(of_each_kind) {
       in_tiles(every_kind()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true}),
       in_tiles(every_kind()[7], {.m = 128, .n = 128, .stages = 6}),
       in_tiles(every_kind()[7], {.m = 192, .n = 128, .stages = 4}),
-      in_tiles(every_kind()[8], {.m = 192, .n = 128, .stages = 4})};
+      in_tiles(every_kind()[8], {.m = 192, .n = 128, .stages = 4}),
+      in_tiles(every_kind()[9], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
+      in_tiles(every_kind()[10], {.m = 128, .n = 128, .stages = 6})};
   compile(kinds);
   for (const GroupedGemmSpec& kind : kinds) {
     if (has_group_scale_inv(kind.gemm)) {
@@ -373,7 +378,7 @@ BOOST_FIXTURE_TEST_SUITE(tilings, Fixture)
 
 // More tiles than multiprocessors, and experts whose rows end anywhere in a tile. All tilings give the same bits here.
 BOOST_AUTO_TEST_CASE(every_tiling) {
-  for (const std::size_t kind : {0U, 1U, 5U, 7U, 8U}) {
+  for (const std::size_t kind : {0U, 1U, 5U, 7U, 8U, 9U, 10U}) {
     std::vector<GroupedGemmSpec> specs;
     for (const GemmTiling& tiling : grouped_tilings(every_kind()[kind])) {
       specs.push_back(in_tiles(every_kind()[kind], tiling));

@@ -190,10 +190,22 @@ GuardedMatrix by_group_of_each(const GuardedMatrix& scale_inv, std::int64_t expe
   return made;
 }
 
+// Small integers if the case is exact.
+GuardedMatrix bias_of(const GroupedCase& c) {
+  GuardedMatrix made(bias_dtype(c.spec.gemm), 1, static_cast<std::int64_t>(c.ends.size()) * c.n);
+  for (std::int64_t i = 0; i < made.cols(); ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    const float value = c.exact ? static_cast<float>(random_bits(7, at) % 32) : random_normal(7, at);
+    made.set_bits(0, i, encode_input(made.dtype(), value));
+  }
+  return made;
+}
+
 }  // namespace
 
 GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), operands_(maker.operands(c)) {
   const GemmSpec& gemm = c.spec.gemm;
+  if (gemm.bias) bias_ = bias_of(c);
   if (!is_fp8(gemm.a)) return;
   if (has_group_scale_inv(gemm)) {
     const auto placed = [&](const GuardedMatrix& scale_inv, ScaleGranularity scale, std::int64_t rows) {
@@ -221,10 +233,11 @@ std::string GroupedData::fault_of_rows(const GuardedMatrix& out, std::int64_t be
         factor = scale_inv_a_.value(0, gemm.scale_a == kRowwise ? m : 0) *
                  scale_inv_b_.value(0, gemm.scale_b == kRowwise ? expert * case_.n + n : expert);
       }
-      const double value = operands_->sums[at] * factor;
+      const double bias = gemm.bias ? bias_.value(0, expert * case_.n + n) : 0;
+      const double value = operands_->sums[at] * factor + bias;
       // The tensor cores keep fewer bits of a sum of FP8 products than f32 has.
-      const double magnitude = operands_->magnitudes[at] * factor;
-      const double tensor_cores = is_fp8(gemm.a) ? 0x1p-10 * magnitude : 0.0;
+      const double magnitude = operands_->magnitudes[at] * factor + std::fabs(bias);
+      const double tensor_cores = is_fp8(gemm.a) ? 0x1p-10 * operands_->magnitudes[at] * factor : 0.0;
       const double rounded = decode_reference(gemm.out, encode_input(gemm.out, static_cast<float>(value)));
       const double given = out.value(m, n);
       const bool right =
@@ -267,6 +280,7 @@ PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& 
     tensors_.scale_inv_a = place(data.scale_inv_a(), memory_, backend, stream);
     tensors_.scale_inv_b = place(data.scale_inv_b(), memory_, backend, stream);
   }
+  if (spec_.gemm.bias) tensors_.bias = place(data.bias(), memory_, backend, stream);
   tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
                    .experts = static_cast<std::int64_t>(data.of().ends.size()),
                    .device = backend.device(),

@@ -73,6 +73,7 @@ class GroupedData {
   const GuardedMatrix& b() const { return operands_->b; }
   const GuardedMatrix& scale_inv_a() const { return scale_inv_a_; }
   const GuardedMatrix& scale_inv_b() const { return scale_inv_b_; }
+  const GuardedMatrix& bias() const { return bias_; }
 
   // Empty, or which element is wrong, which byte around the output was written, or which row that no expert has.
   std::string fault_of(const GuardedMatrix& out) const;
@@ -82,7 +83,7 @@ class GroupedData {
 
   GroupedCase case_;
   std::shared_ptr<const GroupedOperands> operands_;
-  GuardedMatrix scale_inv_a_, scale_inv_b_;
+  GuardedMatrix scale_inv_a_, scale_inv_b_, bias_;
 };
 
 // The data in a backend's memory.

@@ -70,6 +70,10 @@ std::string sm90_config(const GemmSpec& kernel, Experts experts) {
     return aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
                                              field("experts", true), field("along_k", true)});
   }
+  if (experts == Experts::rows && kernel.bias) {
+    return aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
+                                             field("bias", true), field("experts", true)});
+  }
   if (experts == Experts::rows) {
     return aggregate_text("GemmSm90Config",
                           {field("tiling", tiling), sums, field("scale_b", kernel.scale_b), field("experts", true)});

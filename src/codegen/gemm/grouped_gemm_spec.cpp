@@ -126,7 +126,7 @@ void validate_spec(const GroupedGemmSpec& spec) {
     refuse(spec, fmt::format("kernel is {}, but sm90 alone has grouped GEMMs: leave kernel out", name(gemm.kernel)));
   }
   if (gemm.staged_a || gemm.staged_b) refuse(spec, "staged is set, but grouped GEMMs read operands as they are stored");
-  if (gemm.bias) refuse(spec, "bias is set, but grouped GEMMs have none");
+  if (gemm.bias && spec.along_k) refuse(spec, "bias is set, but grouped GEMMs along K have none");
   if (spec.along_k) {
     validate_along_k(spec);
   } else if (gemm.epilogue != GemmEpilogue{}) {
@@ -157,8 +157,9 @@ void list_valid(std::vector<GroupedGemmSpec>& specs) {
   list_valid(gemms);
   for (const GemmSpec& gemm : gemms) {
     const bool rows_along_k = gemm.layout_a == Layout::k_major && gemm.layout_b == Layout::k_major;
-    if (gemm.bias || !rows_along_k || !sm90_multiplies(gemm)) continue;
+    if (!rows_along_k || !sm90_multiplies(gemm)) continue;
     specs.push_back({gemm});
+    if (gemm.bias) continue;
     if (has_group_scale_inv(gemm) && gemm.scale_b != kRowGroups) continue;
     specs.push_back({.gemm = gemm, .along_k = true});
     if (gemm.out != Dtype::f32) continue;

@@ -15,8 +15,8 @@
 
 namespace ingot {
 
-// out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Which rows
-// each expert has is read on the device; rows that no expert has are not written.
+// out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k) + bias[e][n], as GemmSpec has
+// it. Which rows each expert has is read on the device; rows that no expert has are not written.
 //
 // along_k: out[e][M, N] = scale_inv_a[e] * scale_inv_b[e] * sum over the k of expert e of a(m, k) * b(n, k), the
 // gradient of an expert's weight if a is the transpose of grad_output, [out_features, tokens], and b that of the input.
@@ -25,8 +25,9 @@ namespace ingot {
 // add c to an f32 output, as GemmEpilogue has it: gradients are accumulated if c is the output itself.
 //
 // gemm: two FP8 operands of e4m3fn or e5m2 with scale_inv of any kind, or two of bf16 or of f16; k_major; an output of
-// high precision; without a bias and, but for c, an epilogue. On a GPU it runs on kernel sm90, whether the spec names
-// that kernel or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
+// high precision; along K without a bias; but for c without an epilogue. On a GPU it runs on kernel sm90, whether the
+// spec names that kernel or leaves the choice to the library. The CPU reference has the bits of one GEMM for each
+// expert.
 struct GroupedGemmSpec {
   static constexpr std::string_view kWord = "grouped_gemm";
   GemmSpec gemm{};

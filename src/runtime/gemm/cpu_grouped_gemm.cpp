@@ -101,8 +101,15 @@ void check_same_k(const GroupedGemmTensors& tensors) {
 
 // What is read and written besides a, b and the ends.
 struct GroupedRanges {
-  Range scale_inv_a, scale_inv_b, out, c;
+  Range scale_inv_a, scale_inv_b, bias, out, c;
 };
+
+Range check_bias(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, std::int64_t n, Device device) {
+  constexpr const char* kWhat = "grouped_gemm bias";
+  if (!spec.gemm.bias) return check_absent(kWhat, tensors.bias, "the spec has no bias");
+  return check_vector(kWhat, tensors.bias, bias_dtype(spec.gemm), tensors.ends.experts * n, device,
+                      "one for each of the N columns of each expert");
+}
 
 // Whoever writes an element of c that is the output itself has read it.
 Range check_c(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
@@ -114,7 +121,7 @@ Range check_c(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, De
 }
 
 GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
-  const auto& [a, b, ends, scale_inv_a, scale_inv_b, out, c, beta] = tensors;
+  const auto& [a, b, ends, scale_inv_a, scale_inv_b, bias, out, c, beta] = tensors;
   if (ends.capacity) refuse_ends(ends, "have a capacity, but along K experts follow each other: leave it out");
   check_same_k(tensors);
   if (has_group_scale_inv(spec.gemm)) check_slots(tensors);
@@ -129,6 +136,7 @@ GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensor
   };
   return {.scale_inv_a = check_scale_inv_of("grouped_gemm scale_inv_a", scale_inv_a, a, spec.gemm.scale_a, kOfA),
           .scale_inv_b = check_scale_inv_of("grouped_gemm scale_inv_b", scale_inv_b, b, spec.gemm.scale_b, kOfB),
+          .bias = check_bias(spec, tensors, b.rows, device),
           .out = written,
           .c = check_c(spec, tensors, device)};
 }
@@ -145,6 +153,7 @@ GroupedRanges check_along_rows(const GroupedGemmSpec& spec, const GroupedGemmTen
                                  "M of a, and b's rows divided by the number of experts");
   return {.scale_inv_a = check_scale_inv_a(spec.gemm, tensors, device),
           .scale_inv_b = check_scale_inv_b(spec.gemm, tensors, n, device),
+          .bias = check_bias(spec, tensors, n, device),
           .out = out,
           .c = check_c(spec, tensors, device)};
 }
@@ -160,8 +169,8 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
       spec.along_k ? check_along_k(spec, tensors, device) : check_along_rows(spec, tensors, device);
   const Tensor ends = bytes_of(tensors.ends);
   const char* const what = name_of(tensors.ends);
-  const std::array inputs{a,       b, others.scale_inv_a, others.scale_inv_b, Range{what, &ends, byte_span(ends, what)},
-                          others.c};
+  const std::array inputs{
+      a, b, others.scale_inv_a, others.scale_inv_b, Range{what, &ends, byte_span(ends, what)}, others.bias, others.c};
   check_overlaps(inputs, {&others.out, 1});
   if (device.type == DeviceType::cpu) check_expert_values(spec, tensors);
 }
@@ -302,6 +311,7 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
     GemmTensors expert{.a = rows_of(tensors.a, begin, end),
                        .b = rows_of(tensors.b, e * size.n, (e + 1) * size.n),
                        .out = rows_of(tensors.out, begin, end)};
+    if (of.bias) expert.bias = columns_of(tensors.bias, e * size.n, (e + 1) * size.n);
     if (is_fp8(of.a)) {
       const std::int64_t rows = of.scale_b == kTensorwise ? 1 : scale_rows(of, size.n);
       expert.scale_inv_a = of.scale_a == kTensorwise

@@ -188,6 +188,7 @@ GemmTensors gemm_tensors(const GroupedGemmTensors& t) {
           .b = t.b,
           .scale_inv_a = t.scale_inv_a,
           .scale_inv_b = t.scale_inv_b,
+          .bias = t.bias,
           .out = t.out,
           .c = t.c,
           .beta = t.beta};

@@ -71,8 +71,9 @@ struct GroupedGemmTensors {
   ExpertEnds ends;
   Tensor scale_inv_a{};
   Tensor scale_inv_b{};
-  Tensor out;  // [M, N]
-  Tensor c{};  // as GemmTensors has it, for an epilogue that adds it; of out's shape
+  Tensor bias{};  // [experts * N] of bias_dtype(): each expert's, one after the other
+  Tensor out;     // [M, N]
+  Tensor c{};     // as GemmTensors has it, for an epilogue that adds it; of out's shape
   float beta = 1.0F;
 };
 
