@@ -7,6 +7,7 @@
 #include "cast/cast_gathered.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_tile_shared.cuh"
+#include "cast/expert_rows.cuh"
 #include "expert_slots.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
@@ -23,8 +24,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_experts_residency() {
 
 struct CastExpertsParams {
   CastTilesParams all;  // of all rows
-  const i32* ends;      // [experts]
-  u32 experts;
+  ExpertRowsParams experts;
 };
 
 struct CastExpertsLaunch {
@@ -33,53 +33,17 @@ struct CastExpertsLaunch {
   }
 };
 
-// Whose rows a slot has: those of an expert, or, if `expert` is how many there are, rows that no expert has.
-struct CastSlot {
-  static constexpr u32 kNobody = 0xffffffffU;
-  i64 first_row;
-  u32 rows;
-  u32 expert;
-};
-
-// All threads of the block call it, after start_in_turn(). Whatever device memory holds, the rows are within the
-// matrix: where ends decrease, several experts may claim a slot, and it has the rows of one of them.
-INGOT_DEVICE void find_slot(const CastExpertsParams& p, i64 slot, CastSlot& found) {
-  const i64 rows = p.all.source.rows;
-  const auto end_of = [&](u32 expert) { return min_of(max_of(i64{p.ends[expert]}, i64{0}), rows); };
-  const auto begin_of = [&](u32 expert) { return expert == 0 ? i64{0} : end_of(expert - 1); };
-  const auto last_of = [&](u32 expert, i64 begin) {
-    return expert == p.experts ? rows : max_of(end_of(expert), begin);
-  };
-  if (threadIdx.x == 0) found.expert = CastSlot::kNobody;
-  __syncthreads();
-  INGOT_UNROLL_BY(1)
-  for (u32 e = threadIdx.x; e <= p.experts; e += CastTilesLaunch::kThreads) {
-    const i64 begin = begin_of(e);
-    const i64 count = last_of(e, begin) - begin;
-    const i64 index = slot - ExpertSlots::first(begin, e);
-    const i64 slots = e == p.experts ? ceil_div(count, ExpertSlots::kRows) : ExpertSlots::of_rows(count);
-    if (index >= 0 && index < slots) found.expert = e;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0 && found.expert != CastSlot::kNobody) {
-    const i64 begin = begin_of(found.expert);
-    found.first_row = begin + (slot - ExpertSlots::first(begin, found.expert)) * ExpertSlots::kRows;
-    found.rows = static_cast<u32>(min_of(last_of(found.expert, begin) - found.first_row, ExpertSlots::kRows));
-  }
-  __syncthreads();
-}
-
 // Makes the parameters of a cast of the slot's rows from those of all; one thread.
 template <class Source, CastConfig C>
-INGOT_DEVICE void enter_slot(CastTilesParams& params, i64 slot, const CastSlot& at) {
-  Source::skip_rows(params.source, at.first_row);
-  params.source.rows = at.rows;
+INGOT_DEVICE void enter_slot(CastTilesParams& params, i64 slot, const SlotRows& at) {
+  Source::skip_rows(params.source, at.first);
+  params.source.rows = at.count;
   if constexpr (C.codes.written) {
-    params.codes.codes = static_cast<u8*>(params.codes.codes) + at.first_row * params.codes.stride;
-    params.codes.factors += at.first_row * params.codes.factor_steps.row;
+    params.codes.codes = static_cast<u8*>(params.codes.codes) + at.first * params.codes.stride;
+    params.codes.factors += at.first * params.codes.factor_steps.row;
   }
   if constexpr (C.result) {
-    params.result = static_cast<typename Source::In*>(params.result) + at.first_row * params.result_stride;
+    params.result = static_cast<typename Source::In*>(params.result) + at.first * params.result_stride;
   }
   params.transposed.codes = static_cast<u8*>(params.transposed.codes) + slot * ExpertSlots::kRows;
   params.transposed.factors += slot * params.source.cols;
@@ -100,7 +64,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_experts_r
   }();
   __shared__ CastTilesShared shared;
   alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
-  __shared__ CastSlot at;
+  __shared__ SlotRows at;
   auto& params = *reinterpret_cast<CastTilesParams*>(memory);
   start_in_turn();
   const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.all.source.cols));
@@ -109,11 +73,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_experts_r
   if (threadIdx.x < kWords) {
     reinterpret_cast<u64*>(memory)[threadIdx.x] = reinterpret_cast<const u64*>(&p.all)[threadIdx.x];
   }
-  find_slot(p, slot, at);
-  if (at.expert == CastSlot::kNobody) return;
+  find_slot_rows(p.experts, slot, CastTilesLaunch::kThreads, at);
+  if (at.expert == SlotRows::kNobody) return;
   if (threadIdx.x == 0) enter_slot<Source, C>(params, slot, at);
   __syncthreads();
-  if (at.rows == 0) {
+  if (at.count == 0) {
     const i64 column = i64{tile} * CastTilesLaunch::kTile + threadIdx.x;
     if (threadIdx.x < CastTilesLaunch::kTile && column < params.source.cols) {
       params.transposed.factors[column] = factor_from_dynamic_scale(scale_from_amax<Out>(0.0F, params.pow2));

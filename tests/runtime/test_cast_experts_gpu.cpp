@@ -1,5 +1,5 @@
-// Casts of experts' rows on the GPU: the bits of casts of each expert's rows by themselves on the CPU, also in a graph
-// that takes other ends in each replay.
+// Casts and column sums of experts' rows on the GPU: the bits of casts of each expert's rows by themselves on the CPU,
+// and of sums in the order that the template says, also in a graph that takes other ends in each replay.
 #include "support/gpu_test.h"
 
 #include <cstddef>
@@ -12,6 +12,8 @@
 #include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/cuda/graph.h"
 #include "support/cast_experts_case.h"
+#include "support/column_sum_experts_case.h"
+#include "support/compare.h"
 
 namespace ingot::test {
 BOOST_AUTO_TEST_SUITE(test_cast_experts_gpu)
@@ -45,6 +47,22 @@ struct Fixture {
       check(ends, "replayed");
     }
   }
+
+  void expect_right(const ExpertsSumCase& c) {
+    PlacedExpertsSum placed(c, backend, stream);
+    const auto run = [&] { backend.column_sum(c.spec, placed.tensors(), stream); };
+    const auto check = [&](const char* when) {
+      BOOST_TEST(bit_difference("sum", placed.expected(), placed.sum(stream)) == "", describe(c) << ", " << when);
+    };
+    run();
+    check("called");
+    Graph graph(stream, run);
+    for (const Ends& ends : {Ends(c.ends.size(), static_cast<std::int32_t>(c.rows / 2)), c.ends}) {
+      placed.set_ends(ends, stream);
+      graph.replay(stream);
+      check("replayed");
+    }
+  }
 };
 
 }  // namespace
@@ -53,6 +71,10 @@ BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
 BOOST_AUTO_TEST_CASE(the_bits_of_each_experts_cast) {
   for (const ExpertsCastCase& c : experts_cast_cases()) expect_right(c);
+}
+
+BOOST_AUTO_TEST_CASE(column_sums) {
+  for (const ExpertsSumCase& c : experts_sum_cases()) expect_right(c);
 }
 
 // Nothing outside of the tensors is read or written: compute-sanitizer sees it.
@@ -71,6 +93,13 @@ BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
       for (const auto& [name, matrix] : placed.outputs(stream)) BOOST_TEST(matrix.damage() == "", name);
     }
   }
+  const ExpertsSumCase c{.ends = {40, 90, 130, 200}, .rows = 200, .cols = 136, .of = 30};
+  PlacedExpertsSum placed(c, backend, stream);
+  for (const Ends& ends : {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}}) {
+    placed.set_ends(ends, stream);
+    backend.column_sum(c.spec, placed.tensors(), stream);
+    BOOST_TEST(placed.sum(stream).damage() == "");
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -81,6 +110,12 @@ BOOST_FIXTURE_TEST_CASE(large_ones_have_the_bits_of_each_experts_cast, Fixture) 
     expect_right({.spec = spec, .ends = zipf_ends(2390, 512), .rows = 2400, .cols = 264, .of = 300, .by_group = true});
     expect_right({.spec = spec, .ends = zipf_ends(1021, 3), .rows = 1021, .cols = 509, .of = 128, .padding = 3});
   }
+}
+
+BOOST_FIXTURE_TEST_CASE(large_column_sums, Fixture) {
+  const ColumnSumSpec spec{.experts = true};
+  expect_right({.spec = spec, .ends = zipf_ends(2400, 128), .rows = 2400, .cols = 5760, .of = 300});
+  expect_right({.spec = spec, .ends = zipf_ends(4096, 4), .rows = 4096, .cols = 2880});
 }
 
 // The kernel before writes the ends; the next cast's are others, so that ends that are read too early are the last

@@ -1,5 +1,5 @@
-// Runs the kernels of casts of experts' rows on the host, thread by thread, with the parameters that the CUDA backend
-// gives them, and compares them with plain casts of each expert's rows on the CPU.
+// Runs the kernels of casts and column sums of experts' rows on the host, thread by thread, and compares them with
+// plain casts of each expert's rows on the CPU, or with sums in the order that the template says.
 #include "templates/emulator.h"
 
 #include "ingot/codegen/kernel_spec.h"
@@ -7,9 +7,12 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/core/stream.h"
 #include "support/cast_experts_case.h"
+#include "support/column_sum_experts_case.h"
+#include "support/compare.h"
 #include "templates/cast_outputs.h"
 
 #include "cast/cast_experts.cuh"
+#include "cast/column_sum_experts.cuh"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
@@ -33,7 +36,7 @@ template <class Source, class Out, CastConfig C>
 void launch(const CastSpec& spec, const CastTensors& tensors) {
   const CastExpertsParams params = cuda::experts_params(spec, tensors);
   emulator::launch(cast_experts<Source, Out, C>,
-                   CastExpertsLaunch::grid(params.all.source.rows, params.all.source.cols, params.experts),
+                   CastExpertsLaunch::grid(params.all.source.rows, params.all.source.cols, params.experts.experts),
                    CastTilesLaunch::kThreads, params);
 }
 
@@ -94,6 +97,63 @@ BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
     launch<ValueSource<bf16>, e4m3fn, kBoth>(c.spec, placed.tensors());
     for (const auto& [name, matrix] : placed.outputs(stream)) BOOST_TEST(matrix.damage() == "", name);
   }
+}
+
+namespace {
+
+template <class In, class Out>
+void launch_sums(const ColumnSumTensors& tensors) {
+  const Tensor& input = tensors.input;
+  const i64 experts = tensors.ends.experts;
+  const i64 rows = tensors.row_index ? tensors.row_index->rows : input.rows;
+  std::vector<float> partials(static_cast<std::size_t>(ExpertSlots::count(rows, experts) * input.cols),
+                              std::numeric_limits<float>::quiet_NaN());
+  const ExpertRowsParams of = cuda::expert_rows_params(tensors.ends, rows);
+  if (rows != 0) {
+    emulator::launch(column_sum_experts_partials<In>,
+                     ColumnSumExpertsLaunch::grid(rows, input.cols, experts, sizeof(In)),
+                     ColumnSumExpertsLaunch::kThreads,
+                     ColumnSumExpertsParams{.input = input.data,
+                                            .cols = input.cols,
+                                            .input_stride = input.row_stride,
+                                            .index = tensors.row_index ? tensors.row_index->data : nullptr,
+                                            .last_row = input.rows - 1,
+                                            .experts = of,
+                                            .partials = partials.data()});
+  }
+  emulator::launch(column_sum_experts_finish<Out>, ColumnSumExpertsLaunch::finish_grid(input.cols, experts),
+                   ColumnSumExpertsLaunch::kFinishThreads,
+                   ColumnSumExpertsFinishParams{
+                       .partials = partials.data(), .cols = input.cols, .experts = of, .sum = tensors.sum.data});
+}
+
+template <class In, class Out>
+void check_sums(Dtype in, Dtype out) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  for (const ExpertsSumCase& c : experts_sum_cases()) {
+    if (c.spec.in != in || c.spec.out != out) continue;
+    PlacedExpertsSum placed(c, *backend, stream);
+    launch_sums<In, Out>(placed.tensors());
+    const GuardedMatrix sum = placed.sum(stream);
+    BOOST_TEST(bit_difference("sum", placed.expected(), sum) == "", describe(c));
+    BOOST_TEST(sum.damage() == "", describe(c));
+    if (c.rows < 200) continue;
+    constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+    Ends wrong(c.ends.size(), -1);
+    wrong[0] = kMost;
+    placed.set_ends(wrong, stream);
+    launch_sums<In, Out>(placed.tensors());
+    BOOST_TEST(placed.sum(stream).damage() == "", describe(c));
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(column_sums) {
+  check_sums<bf16, bf16>(Dtype::bf16, Dtype::bf16);
+  check_sums<f16, f32>(Dtype::f16, Dtype::f32);
+  check_sums<f32, f32>(Dtype::f32, Dtype::f32);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

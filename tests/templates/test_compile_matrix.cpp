@@ -469,6 +469,9 @@ BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
       if (pass != Pass::first) add(generate(spec, pass));
     }
   }
+  for (const char* const line : {"column_sum bf16->bf16 experts", "column_sum f32->f32 experts"}) {
+    for (const Pass pass : {Pass::first, Pass::main}) add(generate(parse(line), pass));
+  }
   for (const char* const words :
        {"bf16->e4m3fn scale=1x128+128x1 out=codes,transposed", "f16->e4m3fn scale=128x1 out=transposed",
         "bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered",

@@ -38,12 +38,14 @@
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
+#include "cast/column_sum_experts.cuh"
 #include "cast/combine.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_maxima.cuh"
 #include "cast/elementwise_pair.cuh"
 #include "cast/elementwise_rows.cuh"
+#include "cast/expert_rows.cuh"
 #include "cast/source.cuh"
 #include "cast/staged_columns.cuh"
 #include "cluster.cuh"
@@ -274,6 +276,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
                                   .along_k = true};
   constexpr auto kOfSlots = &gemm_sm90_grouped<e4m3fn, e5m2, f32, kSlots>;
   static_assert(kInstantiated<kGrouped, kAlongK, kOfSlots> == 3);
+  static_assert(kInstantiated<&column_sum_experts_partials<bf16>, &column_sum_experts_finish<f16>> == 2);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;

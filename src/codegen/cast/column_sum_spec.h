@@ -20,6 +20,9 @@ struct ColumnSumSpec {
   static constexpr std::string_view kWord = "column_sum";
   Dtype in = Dtype::bf16;
   Dtype out = Dtype::bf16;
+  // One for each expert, of its rows (ColumnSumTensors::ends): the gradients of experts' biases
+  // (templates/cast/column_sum_experts.cuh).
+  bool experts = false;
   bool operator==(const ColumnSumSpec&) const = default;
 };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/granularity.h"
@@ -159,10 +160,14 @@ struct CastStatsTensors {
   Tensor stats;        // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats
 };
 
-// input[rows, cols] of spec.in; sum[cols] of spec.out.
+// input[rows, cols] of spec.in; sum[cols] of spec.out. With spec.experts, sum[experts, cols], dense: of the rows that
+// each expert has, 0 of none.
 struct ColumnSumTensors {
   Tensor input;
   Tensor sum;
+  ExpertEnds ends{};  // with spec.experts: of rows, without a capacity
+  // Likewise, if it is given: row r of the experts is row row_index[r] of the input, as CastTensors::row_index.
+  std::optional<RowIndex> row_index{};
 };
 
 // output[tokens, cols] and input[rows, cols], both of spec.in. index: int32[tokens * k], k for each token, which name

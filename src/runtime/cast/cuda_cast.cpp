@@ -347,15 +347,15 @@ void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& st
 }
 
 CastExpertsParams experts_params(const CastSpec& spec, const CastTensors& tensors) {
-  return {
-      .all = tiles_params(spec, tensors), .ends = tensors.ends.data, .experts = static_cast<u32>(tensors.ends.experts)};
+  const CastTilesParams all = tiles_params(spec, tensors);
+  return {.all = all, .experts = expert_rows_params(tensors.ends, all.source.rows)};
 }
 
 void cast_experts(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
   const CastExpertsParams params = experts_params(spec, tensors);
   const SourceParams& source = params.all.source;
   if (source.cols == 0) return;
-  const i64 grid = CastExpertsLaunch::grid(source.rows, source.cols, params.experts);
+  const i64 grid = CastExpertsLaunch::grid(source.rows, source.cols, params.experts.experts);
   launcher.launch(spec, Pass::main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
                   params, stream);
 }

@@ -69,6 +69,10 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
 // Casts stacked matrices in tiles.
 void cast_stack(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// Of so many rows.
+inline ExpertRowsParams expert_rows_params(const ExpertEnds& ends, i64 rows) {
+  return {.ends = ends.data, .experts = static_cast<u32>(ends.experts), .rows = rows};
+}
 // Casts experts' rows in their slots.
 void cast_experts(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher);
 CastExpertsParams experts_params(const CastSpec& spec, const CastTensors& tensors);
