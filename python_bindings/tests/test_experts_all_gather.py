@@ -101,8 +101,8 @@ def test_codes_of_another_recipe_are_refused():
 
     rest = (torch.float32, torch.float32, True)
     sizes = (4, 2 * INTERMEDIATE, HIDDEN)
-    keeps, _ = _PLANS.plan("moe", "rowwise", sizes, *rest, False, False, "")
-    number, _ = _PLANS.plan("moe", "rowwise", sizes, *rest, True, False, "")
+    keeps, _ = _PLANS.plan("moe", "rowwise", sizes, *rest, False, False, "", False)
+    number, _ = _PLANS.plan("moe", "rowwise", sizes, *rest, True, False, "", False)
     for wrong, message in (
         ((codes.transpose(1, 2).contiguous(), scale_inv), f"weight: must be [4, {2 * INTERMEDIATE}, {HIDDEN}] = [experts, out_features, in_features]"),
         ((codes.view(torch.float8_e5m2), scale_inv), "weight: comes with scale_inv, so it must be codes in e4m3fn"),

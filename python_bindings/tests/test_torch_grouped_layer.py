@@ -177,6 +177,80 @@ def test_nothing_and_master_weights():
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_biases(recipe, device):
+    """The output's rows have their expert's, and the gradient is each expert's sum over its rows; all else has the bits without."""
+    x, weight, grad = operands(device)
+    options, ends = LinearOptions(recipe, name="moe"), ends_on(device)
+    bias = torch.randn(EXPERTS, N, generator=torch.Generator().manual_seed(2)).to(device).requires_grad_()
+    plain = step(x, weight, grad, ends, options)
+    call = lambda *given, **named: grouped_linear(*given, bias=bias, **named)
+    y, *gradients = step(x, weight, grad, ends, options, call)
+    of_row = torch.searchsorted(ends.long(), torch.arange(TOKENS, device=device), right=True)
+    check(y, plain[0].double().cpu() + bias.detach().bfloat16().double().cpu()[of_row.cpu()])
+    assert all(map(torch.equal, gradients, plain[1:]))
+    sums = torch.zeros(EXPERTS, N, dtype=torch.float64).index_add_(0, of_row.cpu(), grad.double().cpu())
+    assert bias.grad.dtype == torch.float32 and not bias.grad[0].any() and not bias.grad[2].any()
+    check(bias.grad, sums)
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    first, bias.grad = bias.grad, None
+    assert all(map(torch.equal, step(x, weight, grad, ends, options, compiled), (y, *gradients))) and torch.equal(bias.grad, first)
+    (alone,) = torch.autograd.grad(grouped_linear(x.detach(), weight.detach(), ends=ends, options=options, bias=bias), bias, grad)
+    assert torch.equal(alone, first)
+    with torch.no_grad():
+        assert torch.equal(grouped_linear(x, weight, ends=ends, options=options, bias=bias), y)
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_experts_mlp_with_biases(recipe, device):
+    """gpt-oss's experts, against each token's in high precision, and an exported program."""
+    torch.manual_seed(0)
+    x, grad = torch.randn(2, 40, 64, device=device)
+    index, weights = torch.rand(40, 5, device=device).argsort(1)[:, :2], torch.rand(40, 2, device=device)
+    gate_up, down = torch.randn(5, 96, 64, device=device) / 4, torch.randn(5, 64, 48, device=device)
+    of_up, of_down = torch.randn(5, 96, device=device), torch.randn(5, 64, device=device)
+    given = [each.requires_grad_() for each in (x, weights, gate_up, down, of_up, of_down)]
+    activation = "min(x, 5) * sigmoid(1.702 * min(x, 5)) * (max(min(up, 5), -5) + 1)"
+
+    class Mlp(torch.nn.Module):
+        def forward(self, x, weights, gate_up, down, of_up, of_down):
+            options = LinearOptions(recipe, name="moe")
+            return experts_mlp(
+                x, index, weights, gate_up, down, options, gate_up_bias=of_up, down_bias=of_down, activation=activation
+            )
+
+    def exact(x, weights, gate_up, down, of_up, of_down):
+        gate, up = (torch.einsum("tk,tcnk->tcn", x, gate_up[index]) + of_up[index]).chunk(2, -1)
+        gate, up = gate.clamp(max=5), up.clamp(-5, 5)
+        out = torch.einsum("tcn,tckn->tck", gate * torch.sigmoid(1.702 * gate) * (up + 1), down[index]) + of_down[index]
+        return (out * weights[..., None]).sum(1)
+
+    found, right = Mlp()(*given), exact(*given)
+    of_found = torch.autograd.grad(found, given, grad)
+    for ours, theirs in zip((found, *of_found), (right, *torch.autograd.grad(right, given, grad))):
+        assert ours.shape == theirs.shape and (ours - theirs).norm() < 0.12 * theirs.norm()
+    for at in range(len(given)):
+        only = [each if each is given[at] else each.detach() for each in given]
+        assert torch.equal(torch.autograd.grad(Mlp()(*only), given[at], grad)[0], of_found[at]), at
+    if device == "cpu":
+        program = torch.export.export(Mlp(), tuple(given)).module()
+        assert (program(*given) - found).norm() < 0.1 * found.norm()
+    options = LinearOptions(recipe, name="moe")
+    call = lambda **named: lambda: experts_mlp(x, index, weights, gate_up, down, options, **named)
+    for act, message in (
+        (call(gate_up_bias=of_down), r"^experts_mlp gate_up_bias: has the shape \(5, 64\), expected \(5, 96\), a row for each expert$"),
+        (call(down_bias=of_down.long()), "^experts_mlp down_bias: is torch.int64, expected float32, bfloat16 or float16$"),
+        (call(down_bias=[1.0]), "^experts_mlp down_bias: is a list, expected a torch.Tensor$"),
+        (call(gate_up_bias=of_up.to("meta")), "^experts_mlp gate_up_bias: is on meta and the weight on .*: move one with .to"),
+        (call(activation=None), "^experts_mlp activation: is None, expected an expression of x and up, such as 'silu"),
+        (call(activation="silu(x) * gate"), '^experts "moe" activation: "silu\\(x\\) \\* gate" must be an expression of x'),
+    ):  # fmt: skip
+        with pytest.raises(LinearError, match=message):
+            act()
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
 @pytest.mark.parametrize("activation", ["silu(x) * up", "relu(x)"])
 def test_activation(activation, device):
     """Within the cast, against a pass before it: values may differ by a rounding, and so by a code."""
@@ -440,6 +514,8 @@ def test_messages():
         (call(x, weight, ends=ends, activation="silu("), 'grouped linear "experts" activation: '),
         (call(x, weight.to(torch.float8_e4m3fn), torch.ones(EXPERTS), ends, activation="relu(x)"), "activation: is given, but FP8"),
         (call(x, weight.repeat(100, 1, 1), ends=ends), "experts: is 600, but must be 1 to 512"),
+        (call(x, weight, ends=ends, bias=weight[0]), r"^grouped_linear bias: has the shape \(48, 80\), expected \(6, 48\), a row for each expert$"),
+        (call(x, weight.to(torch.float8_e4m3fn), torch.ones(EXPERTS), ends, bias=weight[..., 0]), "bias: is given, but FP8 weights take none: add"),
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message):
             act()

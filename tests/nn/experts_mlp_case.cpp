@@ -14,6 +14,7 @@ ExpertsMlpPlan plan_of(const ExpertsMlpCase& c) {
                            .config = c.config,
                            .experts = c.experts,
                            .shape = {.features = c.features, .hidden = c.hidden},
+                           .up_bias = c.up_bias,
                            .dtypes = {.input = c.dtype},
                            .activation = c.activation,
                            .fast_math = c.fast_math,
@@ -36,8 +37,9 @@ double dot(const Matrix& a, std::int64_t row, const Matrix& b, std::int64_t othe
 }  // namespace
 
 std::string describe(const ExpertsMlpCase& c) {
-  return fmt::format("{} {} {}, {} experts of {} tokens' {}, {}->{}{}{}", print(c.config), name(c.dtype), c.activation,
-                     c.experts, c.tokens, c.choices, c.features, c.hidden, c.lacks ? ", of other ranks" : "",
+  return fmt::format("{} {} {}, {} experts of {} tokens' {}, {}->{}{}{}{}", print(c.config), name(c.dtype),
+                     c.activation, c.experts, c.tokens, c.choices, c.features, c.hidden,
+                     c.lacks ? ", of other ranks" : "", c.up_bias ? ", with biases" : "",
                      c.accumulate ? ", accumulated" : "");
 }
 
@@ -69,7 +71,7 @@ ExpertsMlpRun::Rows ExpertsMlpRun::route() {
 
 ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& stream)
     : plan(plan_of(c)),
-      wants{.up_weight = c.grad_weights, .down_weight = c.grad_weights},
+      wants{.up_weight = c.grad_weights, .down_weight = c.grad_weights, .up_bias = c.up_bias},
       case_(c),
       backend_(&backend),
       stream_(&stream),
@@ -80,6 +82,7 @@ ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& 
       grad_output_(Random(5).normal(c.tokens, c.features, c.dtype)),
       before_up_(Random(6).normal(up_.rows, up_.cols, c.grad_weight)),
       before_down_(Random(7).normal(down_.rows, down_.cols, c.grad_weight)),
+      up_bias_(Random(8).normal(c.up_bias ? c.experts : 0, plan.hidden_columns(), plan.up.bias_dtype())),
       rows_(route()),
       input_memory_(input_, c.dtype, backend, stream),
       weights_memory_(rows_.weights, Dtype::f32, backend, stream),
@@ -93,6 +96,8 @@ ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& 
       grad_down_(DeviceMatrix::poisoned(down_.rows, down_.cols, c.grad_weight, backend, stream)),
       up_amax_(DeviceMatrix::poisoned(1, plan.up.weight_amax_count(), Dtype::f32, backend, stream)),
       down_amax_(DeviceMatrix::poisoned(1, plan.down.weight_amax_count(), Dtype::f32, backend, stream)),
+      up_bias_memory_(up_bias_, plan.up.bias_dtype(), backend, stream),
+      grad_up_bias_(DeviceMatrix::poisoned(up_bias_.rows, up_bias_.cols, Dtype::f32, backend, stream)),
       tokens_(backend, bytes_of(rows_.tokens) + 1),
       of_tokens_(backend, bytes_of(rows_.of_tokens) + 1),
       ends_(backend, bytes_of(rows_.ends)),
@@ -127,6 +132,7 @@ ExpertsRouting ExpertsMlpRun::routing() const {
 ExpertsMlpForwardTensors ExpertsMlpRun::forward_tensors() {
   return {.input = input_memory_,
           .routing = routing(),
+          .up_bias = case_.up_bias ? up_bias_memory_.view() : Tensor{},
           .output = output_,
           .up_codes = up_view_,
           .down_codes = down_view_,
@@ -141,6 +147,7 @@ ExpertsMlpBackwardTensors ExpertsMlpRun::backward_tensors() {
           .grad_output = grad_output_memory_,
           .grad_input = grad_input_,
           .grad_router = grad_router_,
+          .grad_up_bias = case_.up_bias ? grad_up_bias_.view() : Tensor{},
           .up = {.weight = up_memory_, .codes = up_view_},
           .down = {.weight = down_memory_, .codes = down_view_},
           .kept_up = kept_up_,
@@ -161,7 +168,7 @@ ExpertsMlpWeightGradientTensors ExpertsMlpRun::weight_gradient_tensors() {
 }
 
 void ExpertsMlpRun::reset() {
-  for (DeviceMatrix* const each : {&output_, &grad_input_, &grad_router_, &grad_up_, &grad_down_}) {
+  for (DeviceMatrix* const each : {&output_, &grad_input_, &grad_router_, &grad_up_, &grad_down_, &grad_up_bias_}) {
     each->poison(*stream_);
   }
   if (!case_.accumulate) return;
@@ -196,6 +203,7 @@ std::vector<Matrix> ExpertsMlpRun::results() const {
   for (const DeviceMatrix* const each : {&output_, &grad_input_, &grad_router_, &grad_up_, &grad_down_}) {
     all.push_back(each->read(*stream_));
   }
+  if (case_.up_bias) all.push_back(grad_up_bias_.read(*stream_));
   return all;
 }
 
@@ -205,8 +213,16 @@ std::vector<Matrix> ExpertsMlpRun::expected() const {
   const std::int64_t hidden = case_.hidden;
   const Pointwise activation = parse_pointwise(case_.activation);
   const Pointwise by_x = derivative(activation, "x");
+  const Pointwise by_up = plan.gated ? derivative(activation, "up") : Pointwise{};
+  const auto at = [](const Pointwise& of, double x, const std::vector<double>& up) {
+    return evaluate(of, x, of.inputs().empty() ? std::vector<double>{} : up);
+  };
   Matrix output = zeros(case_.tokens, case_.features), grad_input = output;
   Matrix grad_router = zeros(1, rows_of(case_)), grad_up = before_up_, grad_down = before_down_;
+  Matrix grad_up_bias = zeros(up_bias_.rows, up_bias_.cols);
+  const auto bias_at = [&](std::int64_t expert, std::int64_t column) {
+    return case_.up_bias ? up_bias_.at(expert, column) : 0.0;
+  };
   if (!case_.accumulate) {
     grad_up = zeros(grad_up.rows, grad_up.cols);
     grad_down = zeros(grad_down.rows, grad_down.cols);
@@ -219,9 +235,9 @@ std::vector<Matrix> ExpertsMlpRun::expected() const {
     const double weight = router_.values[i];
     double& of_router = grad_router.at(0, rows_.of_tokens[i]);
     for (std::int64_t h = 0; h < hidden; ++h) {
-      const double x = dot(input_, token, up_, up_row + h);
+      const double x = dot(input_, token, up_, up_row + h) + bias_at(chosen_[i], h);
       std::vector<double> up;
-      if (plan.gated) up.push_back(dot(input_, token, up_, up_row + hidden + h));
+      if (plan.gated) up.push_back(dot(input_, token, up_, up_row + hidden + h) + bias_at(chosen_[i], hidden + h));
       const double value = evaluate(activation, x, up);
       double grad = 0;
       for (std::int64_t f = 0; f < case_.features; ++f) {
@@ -231,16 +247,19 @@ std::vector<Matrix> ExpertsMlpRun::expected() const {
       }
       of_router += grad * value;
       const auto flow = [&](std::int64_t row, double of_row) {
+        if (case_.up_bias) grad_up_bias.at(chosen_[i], row - up_row) += of_row;
         for (std::int64_t f = 0; f < case_.features; ++f) {
           grad_input.at(token, f) += of_row * up_.at(row, f);
           grad_up.at(row, f) += of_row * input_.at(token, f);
         }
       };
-      flow(up_row + h, grad * weight * evaluate(by_x, x, up));
-      if (plan.gated) flow(up_row + hidden + h, grad * weight * evaluate(derivative(activation, "up"), x, {}));
+      flow(up_row + h, grad * weight * at(by_x, x, up));
+      if (plan.gated) flow(up_row + hidden + h, grad * weight * at(by_up, x, up));
     }
   }
-  return {output, grad_input, grad_router, grad_up, grad_down};
+  std::vector<Matrix> all{output, grad_input, grad_router, grad_up, grad_down};
+  if (case_.up_bias) all.push_back(grad_up_bias);
+  return all;
 }
 
 void ExpertsMlpRun::check(const std::string& what) const {
@@ -250,9 +269,9 @@ void ExpertsMlpRun::check(const std::string& what) const {
   for (std::size_t row = static_cast<std::size_t>(rows_.ends.back()); row < found[2].values.size(); ++row) {
     found[2].values[row] = 0;  // of rows without experts nothing is promised
   }
-  const char* const names[] = {"output", "grad_input", "grad_router", "grad_up", "grad_down"};
+  const char* const names[] = {"output", "grad_input", "grad_router", "grad_up", "grad_down", "grad_up_bias"};
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    if (i >= 3 && !case_.grad_weights) continue;
+    if ((i == 3 || i == 4) && !case_.grad_weights) continue;
     if (std::ranges::all_of(exact[i].values, [](double value) { return value == 0; })) {
       BOOST_TEST((found[i].values == exact[i].values), what << ": " << names[i]);
       continue;

@@ -22,6 +22,7 @@ struct ExpertsMlpCase {
   bool lacks = false;  // other ranks have every third choice's expert
   bool grad_weights = true;
   bool fast_math = false;
+  bool up_bias = false;
 };
 
 std::string describe(const ExpertsMlpCase& c);
@@ -36,7 +37,7 @@ class ExpertsMlpRun {
   void reset();
   // Fails for whatever is too far from float64's.
   void check(const std::string& what) const;
-  // Output, then the gradients of input, router, up and down.
+  // Output, then the gradients of input, router, up and down, and of the first layer's biases, if there are any.
   std::vector<Matrix> results() const;
 
   ExpertsMlpForwardTensors forward_tensors();
@@ -60,10 +61,11 @@ class ExpertsMlpRun {
   Backend* backend_;
   Stream* stream_;
   std::vector<std::int64_t> chosen_;  // the expert of each choice; -1: none
-  Matrix input_, router_, up_, down_, grad_output_, before_up_, before_down_;
+  Matrix input_, router_, up_, down_, grad_output_, before_up_, before_down_, up_bias_;
   Rows rows_;
   DeviceMatrix input_memory_, weights_memory_, up_memory_, down_memory_, grad_output_memory_;
   DeviceMatrix output_, grad_input_, grad_router_, grad_up_, grad_down_, up_amax_, down_amax_;
+  DeviceMatrix up_bias_memory_, grad_up_bias_;
   Buffer tokens_, of_tokens_, ends_;
   PoisonedRegion up_codes_, down_codes_, saved_memory_, forward_scratch_, kept_up_, kept_down_, backward_scratch_;
   Float8View up_view_{}, down_view_{};

@@ -17,7 +17,7 @@ GroupedLinearPlan plan_of(const GroupedLinearCase& c) {
   return grouped_linear_plan({.name = "moe",
                               .config = c.config,
                               .experts = static_cast<std::int64_t>(c.ends.size()),
-                              .shape = {.in_features = c.in, .out_features = c.out},
+                              .shape = {.in_features = c.in, .out_features = c.out, .bias = c.bias},
                               .dtypes = {.input = c.dtype},
                               .fusion = fusion});
 }
@@ -100,7 +100,7 @@ std::string describe(const GroupedLinearCase& c) {
   for (const std::int32_t end : c.ends) text += fmt::format(" {}", end);
   if (c.tokens != 0) text += fmt::format(", {} of {} tokens", c.copied ? "copies" : "rows", c.tokens);
   return text + (c.gated ? ", gated" : "") + (c.accumulate ? ", accumulated" : "") +
-         (c.keeps_amax ? ", maxima kept" : "");
+         (c.keeps_amax ? ", maxima kept" : "") + (c.bias ? ", with biases" : "");
 }
 
 GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream)
@@ -119,13 +119,16 @@ GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend,
       weight_(Random(2).weight(experts_of(c) * c.out, c.in, c.dtype)),
       grad_output_(gathered(of_grad_output_, grad_output_index_, c)),
       before_(Random(4).normal(experts_of(c) * c.out, c.in, c.grad_weight)),
+      bias_(Random(6).normal(c.bias ? experts_of(c) : 0, c.out, plan.bias_dtype())),
       input_memory_(gathers_ ? of_input_ : input_, c.dtype, backend, stream),
       up_memory_(up_, c.dtype, backend, stream),
       weight_memory_(weight_, c.dtype, backend, stream),
       grad_output_memory_(gathers_ ? of_grad_output_ : grad_output_, c.dtype, backend, stream),
+      bias_memory_(bias_, plan.bias_dtype(), backend, stream),
       output_(DeviceMatrix::poisoned(c.rows, c.out, c.dtype, backend, stream)),
       grad_input_(DeviceMatrix::poisoned(c.rows, c.in, c.dtype, backend, stream)),
       grad_weight_(DeviceMatrix::poisoned(experts_of(c) * c.out, c.in, c.grad_weight, backend, stream)),
+      grad_bias_(DeviceMatrix::poisoned(bias_.rows, c.out, Dtype::f32, backend, stream)),
       ends_(backend, c.ends.size() * sizeof(std::int32_t)),
       index_memory_(placed(index_, backend, stream)),
       grad_output_index_memory_(placed(grad_output_index_, backend, stream)),
@@ -141,6 +144,7 @@ GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend,
 void GroupedLinearRun::reset() {
   output_.poison(*stream_);
   grad_input_.poison(*stream_);
+  grad_bias_.poison(*stream_);
   if (case_.accumulate) {
     grad_weight_.write(before_, *stream_);
   } else {
@@ -154,7 +158,9 @@ std::optional<RowIndex> GroupedLinearRun::index_in(const Buffer& memory) const {
 }
 
 std::vector<Matrix> GroupedLinearRun::results() const {
-  return {output_.read(*stream_), grad_input_.read(*stream_), grad_weight_.read(*stream_)};
+  std::vector<Matrix> all{output_.read(*stream_), grad_input_.read(*stream_), grad_weight_.read(*stream_)};
+  if (case_.bias) all.push_back(grad_bias_.read(*stream_));
+  return all;
 }
 
 GroupedLinearForwardTensors GroupedLinearRun::forward_tensors() {
@@ -162,6 +168,7 @@ GroupedLinearForwardTensors GroupedLinearRun::forward_tensors() {
           .row_index = index_in(index_memory_),
           .prologue_inputs = {case_.gated ? up_memory_.view() : Tensor{}},
           .ends = {static_cast<const std::int32_t*>(ends_.data()), experts_of(case_), backend_->device()},
+          .bias = case_.bias ? bias_memory_.view() : Tensor{},
           .output = output_,
           .codes = views_,
           .saved = &saved,
@@ -175,6 +182,7 @@ GroupedLinearBackwardTensors GroupedLinearRun::backward_tensors() {
           .grad_output_index = index_in(grad_output_index_memory_),
           .grad_input = grad_input_,
           .grad_weight = grad_weight_,
+          .grad_bias = case_.bias ? grad_bias_.view() : Tensor{},
           .accumulate = case_.accumulate,
           .weight = weight_memory_,
           .weight_amax = amax(),
@@ -217,6 +225,27 @@ void GroupedLinearRun::enqueue_codes() {
   views_ = {};  // their memory goes
 }
 
+void GroupedLinearRun::check_grad_bias(const std::string& what) const {
+  const Matrix found = grad_bias_.read(*stream_);
+  std::int64_t begin = 0;
+  for (std::int64_t e = 0; e < experts_of(case_); ++e) {
+    const std::int64_t end = case_.ends[static_cast<std::size_t>(e)];
+    for (std::int64_t c = 0; c < case_.out; ++c) {
+      double sum = 0, magnitude = 0;
+      for (std::int64_t r = begin; r < end; ++r) {
+        sum += grad_output_.at(r, c);
+        magnitude += std::abs(grad_output_.at(r, c));
+      }
+      const bool right = std::abs(found.at(e, c) - sum) <= 0x1p-20 * magnitude;
+      if (right) continue;
+      BOOST_TEST(right,
+                 what << ": expert " << e << "'s grad_bias, column " << c << ": " << found.at(e, c) << ", not " << sum);
+      return;
+    }
+    begin = end;
+  }
+}
+
 void GroupedLinearRun::check(const std::string& what) const {
   const auto& [output, grad_input, grad_weight, how_input, how_weight] = case_.config;
   const Matrix x = fake_quantized(values_, *output.a);
@@ -231,10 +260,12 @@ void GroupedLinearRun::check(const std::string& what) const {
   for (std::int64_t e = 0; e < experts_of(case_); ++e) {
     const std::int64_t end = case_.ends[static_cast<std::size_t>(e)];
     const Matrix weight = rows_of(weight_, e * case_.out, (e + 1) * case_.out);
+    const Matrix bias = case_.bias ? rows_of(bias_, e, e + 1) : Matrix{};
     const std::string of = fmt::format("{}: expert {}'s", what, e);
     check_part(rows_of(got_output, begin, end),
-               expected_gemm(rows_of(x, begin, end), fake_quantized(weight, *output.b), nullptr, case_.dtype), on_gpu,
-               of + " output");
+               expected_gemm(rows_of(x, begin, end), fake_quantized(weight, *output.b), case_.bias ? &bias : nullptr,
+                             case_.dtype),
+               on_gpu, of + " output");
     check_part(
         rows_of(got_grad_input, begin, end),
         expected_gemm(rows_of(g, begin, end), fake_quantized(transpose(weight), *grad_input.b), nullptr, case_.dtype),
@@ -256,6 +287,7 @@ void GroupedLinearRun::check(const std::string& what) const {
     check_part(rows_of(got_grad_weight, e * case_.out, (e + 1) * case_.out), sums, on_gpu, of + " grad_weight");
     begin = end;
   }
+  if (case_.bias) check_grad_bias(what);
   // Nobody's rows are not written.
   const Matrix rest = rows_of(got_output, begin, case_.rows);
   BOOST_TEST(std::ranges::all_of(rest.values, [](double value) { return value != value; }), what);

@@ -28,6 +28,7 @@ struct GroupedLinearCase {
   std::int64_t tokens = 0;
   bool copied = false;
   bool keeps_amax = false;  // forward's cast of the weights leaves their maxima to backward's
+  bool bias = false;
 };
 
 std::string describe(const GroupedLinearCase& c);
@@ -46,7 +47,7 @@ class GroupedLinearRun {
   // Fails for whatever is outside its bounds.
   void check(const std::string& what) const;
 
-  // output, grad_input and grad_weight.
+  // output, grad_input and grad_weight; grad_bias, if there is a bias.
   std::vector<Matrix> results() const;
 
   GroupedLinearForwardTensors forward_tensors();
@@ -59,6 +60,7 @@ class GroupedLinearRun {
 
  private:
   std::optional<RowIndex> index_in(const Buffer& memory) const;
+  void check_grad_bias(const std::string& what) const;
 
   GroupedLinearCase case_;
   Backend* backend_;
@@ -66,9 +68,9 @@ class GroupedLinearRun {
   bool gathers_;
   std::vector<std::int32_t> index_, grad_output_index_;
   Matrix of_input_, of_grad_output_;  // of the tokens, where they are gathered
-  Matrix input_, up_, values_, weight_, grad_output_, before_;
-  DeviceMatrix input_memory_, up_memory_, weight_memory_, grad_output_memory_;
-  DeviceMatrix output_, grad_input_, grad_weight_;
+  Matrix input_, up_, values_, weight_, grad_output_, before_, bias_;
+  DeviceMatrix input_memory_, up_memory_, weight_memory_, grad_output_memory_, bias_memory_;
+  DeviceMatrix output_, grad_input_, grad_weight_, grad_bias_;
   Buffer ends_, index_memory_, grad_output_index_memory_, amax_;
   PoisonedRegion codes_, saved_memory_, scratch_;
   Float8View views_{};

@@ -66,6 +66,27 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
   expect_right(small);
 }
 
+// gpt-oss's activation, clamped, with biases of the first layer; and biases alone.
+BOOST_FIXTURE_TEST_CASE(takes_biases_of_the_first_layer, Fixture) {
+  small.up_bias = true;
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+    small.config = config;
+    small.activation = "min(x, 2) * sigmoid(1.702 * min(x, 2)) * (max(min(up, 2), -2) + 1)";
+    expect_right(small);
+    small.activation = "gelu(x)";
+    expect_right(small);
+  }
+  small.grad_weights = false;
+  expect_right(small);
+  ExpertsMlpRun all(small, *backend, stream);
+  all.enqueue();
+  const Matrix expected = all.results()[5];
+  all.reset();
+  all.wants = {.input = false, .router = false, .up_weight = false, .down_weight = false, .up_bias = true};
+  all.enqueue();
+  BOOST_TEST((all.results()[5].values == expected.values));
+}
+
 BOOST_FIXTURE_TEST_CASE(takes_rows_of_other_ranks, Fixture) {
   for (const LinearConfig& config : {tensorwise(), blockwise(), casting_weight_again(rowwise())}) {
     small.config = config;
@@ -230,7 +251,7 @@ BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {
     return error_of([&] { experts_mlp_plan(options); }, code);
   };
   check_contains(refusal([](auto& o) { o.shape.bias = true; }),
-                 {"experts \"moe\" bias: is set, but experts' MLPs have none", "grouped_linear_forward()"});
+                 {"experts \"moe\" bias: is set, but experts' MLPs have up_bias alone: add the second layer's"});
   check_contains(refusal([](auto& o) { o.dtypes.output = Dtype::f32; }),
                  {"experts \"moe\" dtypes: have an output, but experts' outputs have the input's dtype"});
   check_contains(refusal([](auto& o) { o.experts = 0; }), {"experts \"moe\" experts: is 0, but must be 1 to "});
@@ -238,6 +259,30 @@ BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {
                  {"experts \"moe\" activation: \"silu(x) * gate\" must be an expression of x"});
   check_contains(refusal([](auto& o) { o.config = delayed(); }), {"experts \"moe\" config: is \""});
   check_contains(refusal([](auto& o) { o.shape.hidden = -1; }), {"experts \"moe\" hidden: is -1"});
+}
+
+BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_biases, Fixture) {
+  small.up_bias = true;
+  ExpertsMlpRun run(small, *backend, stream);
+  run.enqueue();
+  ExpertsMlpForwardTensors forward = run.forward_tensors();
+  forward.up_bias.cols = 3;
+  check_contains(
+      error_of([&] { experts_mlp_forward(run.plan, *backend, forward, {stream}); }, ErrorCode::invalid_argument),
+      {"experts \"moe\" up_bias: is bf16[4, 3]", "must be [4, 48] = [experts, out_features]"});
+  ExpertsMlpBackwardTensors backward = run.backward_tensors();
+  backward.grad_up_bias = {};
+  check_contains(
+      error_of([&] { experts_mlp_backward(run.plan, *backend, backward, {stream}); }, ErrorCode::invalid_argument),
+      {"experts \"moe\" grad_up_bias: is missing"});
+  small.up_bias = false;
+  ExpertsMlpRun without(small, *backend, stream);
+  without.enqueue();
+  ExpertsMlpForwardTensors given = without.forward_tensors();
+  given.up_bias = forward.up_bias;
+  check_contains(
+      error_of([&] { experts_mlp_forward(without.plan, *backend, given, {stream}); }, ErrorCode::invalid_argument),
+      {"experts \"moe\" up_bias: is given, but the plan was made without one"});
 }
 
 BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {

@@ -52,6 +52,7 @@ std::vector<ExpertsMlpCase> cases() {
       all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144});
     }
     all.push_back({.config = config, .tokens = 90, .choices = 3, .features = 144, .hidden = 80, .lacks = true});
+    all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144, .up_bias = true});
   }
   all.push_back({.config = rowwise(),
                  .tokens = 70,

@@ -111,6 +111,37 @@ BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
   }
 }
 
+// Added within the output GEMM; their gradients are sums of each expert's rows.
+BOOST_FIXTURE_TEST_CASE(takes_biases, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+    expect_right({.config = config, .ends = {0, 7, 8, 8, 140, 300}, .rows = 303, .in = 20, .out = 36, .bias = true});
+    expect_right({.config = config,
+                  .ends = {0, 7, 8, 24},
+                  .rows = 24,
+                  .in = 20,
+                  .out = 36,
+                  .dtype = Dtype::f16,
+                  .gated = true,
+                  .bias = true});
+    expect_right({.config = config, .ends = {5, 24}, .rows = 27, .in = 20, .out = 36, .tokens = 9, .bias = true});
+    expect_right({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8, .dtype = Dtype::f32, .bias = true});
+  }
+}
+
+// The gradients of biases alone need neither codes nor what forward has kept.
+BOOST_FIXTURE_TEST_CASE(gradients_of_biases_may_be_wanted_alone, Fixture) {
+  GroupedLinearRun run({.config = rowwise(), .ends = {3, 3, 24}, .rows = 24, .in = 16, .out = 8, .bias = true},
+                       *backend, stream);
+  run.enqueue();
+  const Matrix expected = run.results()[3];
+  run.reset();
+  GroupedLinearBackwardTensors tensors = run.backward_tensors();
+  tensors.grad_input = tensors.grad_weight = {};
+  tensors.codes = {};
+  grouped_linear_backward(run.plan, *backend, tensors, {stream});
+  BOOST_TEST((run.results()[3].values == expected.values));
+}
+
 // A GPU's kernel loads both operands from addresses and row strides of 16 bytes, however few rows there are.
 BOOST_FIXTURE_TEST_CASE(places_operands_where_a_gpu_loads_them, Fixture) {
   CountingBackend watched(*backend, &stream);
@@ -389,8 +420,6 @@ BOOST_AUTO_TEST_CASE(a_plan_says_what_groups_do_not_take) {
   check_contains(message_of_plan({.config = rowwise(), .experts = 0, .shape = shape}),
                  {"grouped linear \"experts\" experts: is 0, but must be 1 to 512"});
   check_contains(message_of_plan({.config = rowwise(), .experts = 513, .shape = shape}), {"is 513"});
-  check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = {16, 8, true}}),
-                 {"bias: is set, but grouped GEMMs add none: add each expert's to its rows"});
   LinearFusion after;
   after.epilogue = parse_pointwise("silu(x)");
   check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = shape, .fusion = after}),
@@ -467,6 +496,21 @@ BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
                  }),
                  {"grad_weight: is missing, but accumulate asks for it"});
   check_contains(backward([](auto& t) { t.codes.transposed = {}; }), {"transposed codes: is missing"});
+  check_contains(forward([](auto& t) { t.bias = t.output; }), {"bias: is given, but the plan was made without one"});
+  check_contains(backward([](auto& t) { t.grad_bias = t.grad_output; }),
+                 {"grad_bias: is bf16[5, 8]", "must be [2, 8] = [experts, out_features]"});
+  GroupedLinearRun biased({.config = rowwise(), .ends = {3, 5}, .rows = 5, .in = 16, .out = 8, .bias = true}, *backend,
+                          stream);
+  biased.enqueue();
+  GroupedLinearForwardTensors with_bias = biased.forward_tensors();
+  with_bias.bias = {};
+  const auto run_biased = [&] { grouped_linear_forward(biased.plan, *backend, with_bias, {stream}); };
+  check_contains(error_of(run_biased, ErrorCode::invalid_argument),
+                 {"bias: is missing; it must be bf16, as the output GEMM adds it"});
+  with_bias.bias = biased.forward_tensors().bias;
+  with_bias.bias.cols = 7;
+  check_contains(error_of(run_biased, ErrorCode::invalid_argument),
+                 {"bias: is bf16[2, 7]", "must be [2, 8] = [experts, out_features]"});
   const LinearSaved none;
   check_contains(backward([&](auto& t) { t.saved = &none; }), {"backward: has no forward() before it"});
   check_contains(backward([](auto& t) { t.grad_output_index = RowIndex{.rows = 5}; }),

@@ -54,6 +54,11 @@ std::vector<GroupedLinearCase> cases() {
   for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
     all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 310, .in = 208, .out = 144, .tokens = 64});
   }
+  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+    all.push_back({.config = config, .ends = {0, 150, 151, 300}, .rows = 310, .in = 208, .out = 144, .bias = true});
+    all.push_back(
+        {.config = config, .ends = {0, 150, 300}, .rows = 310, .in = 208, .out = 144, .tokens = 64, .bias = true});
+  }
   all.push_back({.config = rowwise(), .ends = {4, 17}, .rows = 17, .in = 64, .out = 32});
   all.push_back({.config = rowwise(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
   all.push_back({.config = blockwise(), .ends = {4, 17}, .rows = 17, .in = 64, .out = 32});

@@ -133,6 +133,9 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   tensors.up_codes = codes_of(plan.up, up_weight_of(all), "up_weight", of_left.up, up_codes);
   tensors.down_codes = codes_of(plan.down, down_weight_of(all), "down_weight", of_left.down, down_codes);
 
+  TorchMatrix up_bias;
+  if (plan.up.bias) up_bias = operand_of(all.tensor<"up_bias">(), {of.subject(), "up_bias"}, device);
+  tensors.up_bias = up_bias.view;
   TorchResult output(true, tensor.sizes(), plan.up.rows.dtypes.input, device);
   tensors.output = output.view;
   TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(rows), device) : TorchRegion();
@@ -196,7 +199,8 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsMlpGradients wants{.input = (bits & kInput) != 0,
                                   .router = (bits & kRouter) != 0,
                                   .up_weight = (bits & weight_bit(0)) != 0,
-                                  .down_weight = (bits & weight_bit(1)) != 0};
+                                  .down_weight = (bits & weight_bit(1)) != 0,
+                                  .up_bias = (bits & kBias) != 0};
   const TorchTensor& gradient = all.tensor<"grad_output">();
   const TorchMatrix grad_output = matrix_of(gradient, {of.subject(), "grad_output"});
   const Device device = grad_output.view.device;
@@ -232,12 +236,15 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
     const Dtype dtype = plan.up.rows.dtypes.input;
     TorchResult grad_input(wants.input, gradient.sizes(), dtype, device);
     TorchResult grad_router(wants.router, all.tensor<"router_weights">().sizes(), Dtype::f32, device);
+    TorchResult grad_up_bias(wants.up_bias, std::array{plan.up.experts, plan.hidden_columns()}, plan.up.bias_dtype(),
+                             device);
     ExpertsMlpBackwardTensors tensors{.saved = &saved,
                                       .routing = routing,
                                       .wants = wants,
                                       .grad_output = grad_output.view,
                                       .grad_input = grad_input.view,
                                       .grad_router = grad_router.view,
+                                      .grad_up_bias = grad_up_bias.view,
                                       .kept_up = kept.up.region(),
                                       .kept_down = kept.down.region()};
     tensors.up = weight_of(plan.up, wants.input, up_weight_of(all), "up_weight", of_left.up, values[0]);
@@ -249,6 +256,7 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
     experts_mlp_backward(plan, run.backend(), tensors, run.run());
     all.result<"grad_input">() = std::move(grad_input.tensor);
     all.result<"grad_router">() = std::move(grad_router.tensor);
+    all.result<"grad_up_bias">() = std::move(grad_up_bias.tensor);
   }
   if (!wants.up_weight && !wants.down_weight) return;
   weight_gradients(of, all, run, {.saved = &saved, .ends = routing.ends, .wants = wants}, std::move(kept));
@@ -261,13 +269,15 @@ constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, for
 // weights, takes gate and up).
 nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
                            const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
-                           bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts) {
+                           bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts,
+                           bool up_bias) {
   const auto [experts, features, hidden] = sizes;
   const LinearConfig config = config_of_experts(recipe_name, weight_again, fast_gradients);
   ExpertsPlan plan(experts_mlp_plan({.name = placeholder(0),
                                      .config = config,
                                      .experts = experts,
                                      .shape = {.features = features, .hidden = hidden},
+                                     .up_bias = up_bias,
                                      .dtypes = linear_dtypes(input, weight, std::nullopt),
                                      .activation = activation,
                                      .fast_math = fast_math,
@@ -284,7 +294,7 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
 
 const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {
   module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a, "all_have_experts"_a);
+             "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a, "all_have_experts"_a, "up_bias"_a);
   bind_names(module, "experts", plans_of<ExpertsPlan>());
 });
 

@@ -109,9 +109,12 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
     weight = operand_of(given, name, device);
     return cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run());
   };
+  TorchMatrix bias;
+  if (plan.bias) bias = operand_of(all.tensor<"bias">(), {of.subject(), "bias"}, device);
   const GroupedLinearForwardTensors tensors{.input = gate_of(of, input.view),
                                             .prologue_inputs = {up_of(of, input.view)},
                                             .ends = ends_of(of, all.tensor<"ends">(), device),
+                                            .bias = bias.view,
                                             .output = output.view,
                                             .codes = weight_codes(),
                                             .saved = keeps_saved ? &saved : nullptr,
@@ -150,11 +153,14 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
   const TorchResult grad_values(activates, sizes_with_last(gradient.sizes(), plan.rows.shape.in_features), dtype,
                                 device);
   TorchResult grad_weight(wants.weight && !main_grad.given(), of.weight_sizes(), *plan.rows.dtypes.weight, device);
+  TorchResult grad_bias((bits & kBias) != 0, std::array{plan.experts, plan.rows.shape.out_features}, plan.bias_dtype(),
+                        device);
   GroupedLinearBackwardTensors tensors{.saved = &saved,
                                        .ends = ends,
                                        .grad_output = grad_output.view,
                                        .grad_input = activates ? grad_values.view : grad_input.view,
                                        .grad_weight = grad_weight.view,
+                                       .grad_bias = grad_bias.view,
                                        .accumulate = wants.weight && main_grad.given()};
   if (tensors.accumulate) tensors.grad_weight = main_grad_of(plan.rows, main_grad, device);
   TorchMatrix weight;
@@ -185,6 +191,7 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
 
   all.result<"grad_input">() = std::move(grad_input.tensor);
   all.result<"grad_weight">() = std::move(grad_weight.tensor);
+  all.result<"grad_bias">() = std::move(grad_bias.tensor);
 }
 
 constexpr std::array kGroupedLayerOperators{kTorchOperator<kGroupedLinearForward, forward>,
@@ -209,7 +216,7 @@ MlpPlan plan_of_activation(const std::string& activation, std::int64_t out_featu
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads weight, takes gate and up).
 nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes, const std::string& input,
                    const std::string& weight, bool grad_weight, bool weight_again, bool fast_gradients,
-                   const std::string& activation) {
+                   const std::string& activation, bool bias) {
   const auto [experts, out_features, in_features] = sizes;
   const LinearConfig config = config_of_experts(recipe_name, weight_again, fast_gradients);
   const LinearDtypes dtypes = linear_dtypes(input, weight, std::nullopt);
@@ -218,14 +225,15 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
     // Of the input's dtype alone: the MLP's own GEMMs, in high precision, take no weight in another.
     mlp = plan_of_activation(activation, out_features, in_features, linear_dtypes(input, input, std::nullopt));
   }
-  GroupedPlan plan(grouped_linear_plan({.name = placeholder(0),
-                                        .config = config,
-                                        .experts = experts,
-                                        .shape = {.in_features = in_features, .out_features = out_features},
-                                        .dtypes = dtypes,
-                                        .grad_weight = grad_weight,
-                                        .fusion = mlp.down.fusion}),
-                   activation.empty() ? ElementwiseSpec{} : mlp.activation_gradients(), mlp.gated);
+  GroupedPlan plan(
+      grouped_linear_plan({.name = placeholder(0),
+                           .config = config,
+                           .experts = experts,
+                           .shape = {.in_features = in_features, .out_features = out_features, .bias = bias},
+                           .dtypes = dtypes,
+                           .grad_weight = grad_weight,
+                           .fusion = mlp.down.fusion}),
+      activation.empty() ? ElementwiseSpec{} : mlp.activation_gradients(), mlp.gated);
   const auto [constant, per_unit] = plan.saved;
   const std::size_t weight_bytes = plan.plan.weight_memory().bytes;
   const bool reads_weight = plan.plan.weight_again.any;
@@ -238,7 +246,7 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
 
 const TorchFamily kGroupedLayerFamily(kGroupedLayerOperators, [](nb::module_& module) {
   module.def("torch_grouped_plan", &add_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a, "fast_gradients"_a, "activation"_a);
+             "weight_again"_a, "fast_gradients"_a, "activation"_a, "bias"_a);
   bind_names(module, "grouped", plans_of<GroupedPlan>());
 });
 

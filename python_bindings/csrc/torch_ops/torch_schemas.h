@@ -243,14 +243,16 @@ inline constexpr TorchSchema kGroupedGemm{
 // of a plan that casts it again. main_grad: float32.
 inline constexpr TorchSchema kGroupedLinearForward{
     .name = "grouped_linear_forward",
-    .arguments = "Tensor input, Tensor weight, Tensor ends, int plan, int keep, Tensor? weight_scale_inv=None",
+    .arguments =
+        "Tensor input, Tensor weight, Tensor ends, int plan, int keep, Tensor? weight_scale_inv=None,"
+        " Tensor? bias=None",
     .results = "Tensor output, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kGroupedLinearBackward{
     .name = "grouped_linear_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan,"
         " int wants, Tensor? weight_scale_inv=None",
-    .results = "Tensor grad_input, Tensor grad_weight",
+    .results = "Tensor grad_input, Tensor grad_weight, Tensor grad_bias",
     .in_place = "Tensor(a!)? main_grad=None"};
 
 // The MLPs of experts. up_weight: (experts, hidden or 2 * hidden, features), down_weight: (experts, features, hidden).
@@ -261,7 +263,8 @@ inline constexpr TorchSchema kExpertsMlpForward{
     .name = "experts_mlp_forward",
     .arguments =
         "Tensor input, Tensor router_weights, Tensor up_weight, Tensor down_weight, Tensor tokens, Tensor rows,"
-        " Tensor ends, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
+        " Tensor ends, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None,"
+        " Tensor? up_bias=None",
     .results = "Tensor output, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kExpertsMlpBackward{
     .name = "experts_mlp_backward",
@@ -269,7 +272,7 @@ inline constexpr TorchSchema kExpertsMlpBackward{
         "Tensor grad_output, Tensor router_weights, Tensor? up_weight, Tensor? down_weight, Tensor tokens,"
         " Tensor rows, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants,"
         " Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
-    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up, Tensor grad_down",
+    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up, Tensor grad_down, Tensor grad_up_bias",
     .in_place = "Tensor(a!)? up_main_grad=None, Tensor(b!)? down_main_grad=None"};
 
 inline constexpr TorchSchema kSyncAmaxHistory{

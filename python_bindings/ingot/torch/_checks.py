@@ -251,6 +251,20 @@ def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool 
         refuse(subject, "fast_gradients: is set, but blockwise sums each 128 of a product separately, by their scales: leave it out")
 
 
+def check_bias_of_experts(what: str, bias: Optional[torch.Tensor], weight: torch.Tensor) -> None:
+    """Of a layer whose weights are (experts, N, K)."""
+    if bias is None:
+        return
+    if not isinstance(bias, torch.Tensor):
+        raise LinearError(f"{what}: is a {type(bias).__name__}, expected a torch.Tensor")
+    if tuple(bias.shape) != tuple(weight.shape[:2]):
+        raise LinearError(f"{what}: has the shape {tuple(bias.shape)}, expected {tuple(weight.shape[:2])}, a row for each expert")
+    if not bias.is_floating_point() or bias.dtype.itemsize not in (2, 4):
+        raise LinearError(f"{what}: is {bias.dtype}, expected float32, bfloat16 or float16")
+    if bias.device != weight.device:
+        raise LinearError(f"{what}: is on {bias.device} and the weight on {weight.device}: move one with .to()")
+
+
 _MULTIPLE, _HOPPER = 16, (9, 0)  # what grouped GEMMs need of sizes, and of the GPU
 
 

@@ -3,13 +3,13 @@ gradients too: nothing is added in an order of chance."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, NamedTuple
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
-from ._checks import SubjectOfExperts, check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, check_bias_of_experts, check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
-from ._experts_mlp import Rows, run_experts_mlp
+from ._experts_mlp import Rows, run_experts_mlp, stacked
 from ._exported import is_exporting
 from ._grouped_linear import check_options, grouped_linear
 from ._linear import LinearOptions, in_autocasts_dtype
@@ -131,17 +131,23 @@ def mlp_of_rows(
     options: LinearOptions,
     fast_math: bool = False,
     has_all: bool = True,
+    biases: Tuple[Optional[torch.Tensor], Optional[torch.Tensor]] = (None, None),
+    activation: str = SWIGLU,
 ) -> torch.Tensor:
-    """experts_mlp() without the checks of shapes; has_all: as routed() has it."""
+    """experts_mlp() without the checks of shapes; has_all: as routed() has it. biases: of gate_up and of down. gate_up_weight:
+    stacked() says what else than (experts, 2 * hidden, K)."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     _check_operands({**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
     if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight):
         refuse_transforms(SubjectOfExperts("experts", options))
     if _exports():  # an exported program has grouped layers
-        first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
-        second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
+        product = lambda rows, at, ends, **how: grouped_linear(
+            rows, (stacked(gate_up_weight), down_weight)[at], ends=ends, options=options, bias=biases[at], **how
+        )
+        first = lambda rows, _, ends: product(rows, 0, ends)
+        second = lambda rows, _, ends: product(rows, 1, ends, activation=activation)
         return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second, has_all)
-    experts, _, _ = gate_up_weight.shape
+    experts = down_weight.shape[0]
     _, order, inverse, ends, weights = _ordered(top_k_index, top_k_weights, experts, has_all)
     of_tokens = inverse.to(torch.int32)
     if not has_all:
@@ -149,13 +155,26 @@ def mlp_of_rows(
     rows = Rows((order // top_k_index.shape[1]).to(torch.int32), of_tokens, ends)
     by_row = _Permute.apply(weights.reshape(-1).float(), order, inverse)
     input = in_autocasts_dtype(hidden_states)
-    arguments = input, by_row, gate_up_weight, down_weight, rows, options, SWIGLU, fast_math, has_all
+    arguments = input, by_row, gate_up_weight, down_weight, rows, options, activation, fast_math, has_all, biases[0]
+    finished = lambda output: _with_down_bias(output, top_k_index, weights, biases[1]).to(hidden_states.dtype)
     if torch.compiler.is_compiling():
-        return run_experts_mlp(*arguments).to(hidden_states.dtype)
+        return finished(run_experts_mlp(*arguments))
     try:
-        return run_experts_mlp(*arguments).to(hidden_states.dtype)
+        return finished(run_experts_mlp(*arguments))
     except RuntimeError as error:
         raise layer_error(error, SubjectOfExperts("experts", options).subject) from None
+
+
+def _with_down_bias(
+    output: torch.Tensor, top_k_index: torch.Tensor, weights: torch.Tensor, bias: Optional[torch.Tensor]
+) -> torch.Tensor:
+    """Adds each token's sum over its experts of weight * bias, as the product of the router's weights of all experts and their
+    biases. weights: 0 for an index that counts as none."""
+    if bias is None:
+        return output
+    experts = bias.shape[0]
+    of_all = weights.new_zeros(weights.shape[0], experts).scatter_add(1, top_k_index.long().clamp(0, experts - 1), weights)
+    return torch.addmm(output, of_all.to(output.dtype), bias.to(output.dtype))
 
 
 def experts_mlp(
@@ -166,9 +185,13 @@ def experts_mlp(
     down_weight: torch.Tensor,
     options: LinearOptions = LinearOptions("rowwise", name="experts"),
     fast_math: bool = False,
+    *,
+    gate_up_bias: Optional[torch.Tensor] = None,
+    down_bias: Optional[torch.Tensor] = None,
+    activation: str = SWIGLU,
 ) -> torch.Tensor:
-    """The gated MLP of each token's experts, in FP8: the sum over k of top_k_weights[:, k] * (silu(gate) * up) @ down[e].T, where
-    gate and up are the halves of hidden_states @ gate_up[e].T and e is top_k_index[:, k].
+    """The gated MLP of each token's experts, in FP8: the sum over k of top_k_weights[:, k] * ((silu(gate) * up) @ down[e].T +
+    down_bias[e]), where gate and up are the halves of hidden_states @ gate_up[e].T + gate_up_bias[e] and e is top_k_index[:, k].
 
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
@@ -176,7 +199,10 @@ def experts_mlp(
     (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise", "rowwise" or "blockwise",
     keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
     activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last; on the CPU neither of the two fast
-    ones changes anything. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden
+    ones changes anything. gate_up_bias (experts, 2 * intermediate) and down_bias (experts, hidden): of each expert, or none; the
+    first is added within the product and rounded as grouped_linear() has it, the second by a product of the router's weights of
+    all experts and the biases, which is another kernel. activation: an expression of x, the gate, and up (docs/pointwise.md), such
+    as gpt-oss's. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden
     and intermediate sizes that are multiples of 16. Raises LinearError."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     for name, operand in {**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight}.items():
@@ -206,4 +232,9 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight, options, fast_math)
+    check_bias_of_experts("experts_mlp gate_up_bias", gate_up_bias, gate_up_weight)
+    check_bias_of_experts("experts_mlp down_bias", down_bias, down_weight)
+    if not isinstance(activation, str) or not activation.strip():
+        raise LinearError(f"experts_mlp activation: is {activation!r}, expected an expression of x and up, such as {SWIGLU!r}")
+    operands = hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight
+    return mlp_of_rows(*operands, options, fast_math, True, (gate_up_bias, down_bias), activation)

@@ -14,6 +14,7 @@ from ._errors import from_operator
 from ._experts_plans import PlansOfExperts
 from ._fsdp_units import frees_weights, frees_weights_of_trace
 from ._gathered_weight import is_gathered
+from ._grouped_layer import bias_dtype_of
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
@@ -74,6 +75,7 @@ def _(grad_output, router_weights, plan, wants, up_main_grad=None, down_main_gra
         torch.empty_like(router_weights) if wants & ROUTER else None,
         weight(_UP, facts.up_shape(), up_main_grad),
         weight(_DOWN, facts.down_shape(), down_main_grad),
+        grad_output.new_empty(facts.up_shape()[:2], dtype=bias_dtype_of(facts.input_dtype)) if wants & ops.BIAS else None,
     )
 
 
@@ -97,26 +99,33 @@ def _frees_weights() -> bool:
 
 
 def _wants_of(needs) -> int:
-    bits = (ops.INPUT, ROUTER, _UP, _DOWN)
+    bits = (ops.INPUT, ROUTER, _UP, _DOWN, ops.BIAS)
     return sum(bit for bit, need in zip(bits, needs) if need)
+
+
+def stacked(up: torch.Tensor) -> torch.Tensor:
+    """(experts, 2 * hidden, K) of such a weight, or of (experts, 2, hidden, K), which is copied unless its rows follow each other."""
+    return up if up.dim() == 3 else up.flatten(1, 2)
 
 
 class _ExpertsMlp(torch.autograd.Function):
     """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again."""
 
     @staticmethod
-    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad):
-        needs = ctx.needs_input_grad
+    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad, up_bias):
+        needs = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[12])
+        reaches_hidden = any(needs[:3]) or needs[4]
         index = tokens, rows, ends
         # Maxima of weights that FSDP2 gathers again would be those of other values, if they changed in between.
-        leaves = any(needs[:3]) and not (reads_weight and (is_gathered(up) or is_gathered(down) or _frees_weights()))
-        keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
-        output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *index, plan, keep)
-        ctx.name, ctx.plan, ctx.wants = name, plan, _wants_of(needs)
+        leaves = reaches_hidden and not (reads_weight and (is_gathered(up) or is_gathered(down) or _frees_weights()))
+        keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs) else 0)
+        operands = input, router_weights, stacked(up), down, *index
+        output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
+        ctx.name, ctx.plan, ctx.wants, ctx.pairs = name, plan, _wants_of(needs), up.dim() == 4
         main_grads = up_main_grad, down_main_grad
         ctx.main_grads = main_grads  # not saved as autograd does: accumulation changes them before backward
         ctx.weights = None if not any(each is not None for each in main_grads) or torch.compiler.is_compiling() else (up, down)
-        again = reads_weight and any(needs[:3])
+        again = reads_weight and reaches_hidden
         ctx.save_for_backward(saved, codes, router_weights, up if again else None, down if again else None, *index)
         return output
 
@@ -142,11 +151,14 @@ class _ExpertsMlp(torch.autograd.Function):
         for at, bit in enumerate((_UP, _DOWN)):
             if main_grads[at] is not None and wants & bit:
                 gradients[2 + at] = dummy_gradient(None if ctx.weights is None else ctx.weights[at])
-        return *gradients, *(None,) * 8
+        if gradients[2] is not None and ctx.pairs:
+            gradients[2] = gradients[2].unflatten(1, (2, -1))
+        return *gradients[:4], *(None,) * 8, gradients[4]
 
 
 def _gradients(ctx, grad_output, main_grads, wants):
     saved, codes, router_weights, up, down, *index = ctx.saved_tensors
+    up = None if up is None else stacked(up)  # such a copy is not kept
     arguments = grad_output, router_weights, up, down, *index, saved, codes, ctx.plan
     if not any(each is not None for each in main_grads):
         return torch.ops.ingot.experts_mlp_backward.default(*arguments, wants)
@@ -174,27 +186,32 @@ def run_experts_mlp(
     activation: str,
     fast_math: bool,
     all_have_experts: bool,
+    up_bias: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
-    """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
-    unless all_have_experts, are no expert's, and no token has them."""
+    """experts_mlp() of (tokens, features) in high precision, without biases of `down`. up: as stacked() takes it. router_weights:
+    float32 (M,), of each row. Rows from the last end on, unless all_have_experts, are no expert's, and no token has them."""
     subject = SubjectOfExperts("experts", options)
     check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
     main_grads = (
         main_grad_of_experts(up, subject, "gate_up_weight "),
         main_grad_of_experts(down, subject, "down_weight "),
     )
-    wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
+    if up_bias is not None:  # rounded as the GEMM adds it
+        up_bias = up_bias.to(bias_dtype_of(input.dtype)).contiguous()
+    reaching = input, router_weights, up, *(() if up_bias is None else (up_bias,))
+    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in reaching)
     # Of rows, whose number the GEMMs have, not of tokens.
     again = not wanted or is_gathered(up) or is_gathered(down)
     again = again or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
-    experts, _, features = ops.fixed_sizes(up)
-    sizes = experts, features, ops.fixed_sizes(down)[2]
-    rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts)
+    experts, features, hidden = ops.fixed_sizes(down)
+    sizes = experts, features, hidden
+    rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts, up_bias is not None)
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)
     else:
         plan, reads_weight = _PLANS.plan(options.name, options.recipe, sizes, *rest)
     if not torch.is_grad_enabled():
-        return torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *rows, plan, 0)[0]
-    return _ExpertsMlp.apply(input, router_weights, up, down, *rows, options.name, plan, reads_weight, *main_grads)
+        operands = input, router_weights, stacked(up), down
+        return torch.ops.ingot.experts_mlp_forward.default(*operands, *rows, plan, 0, up_bias=up_bias)[0]
+    return _ExpertsMlp.apply(input, router_weights, up, down, *rows, options.name, plan, reads_weight, *main_grads, up_bias)

@@ -108,7 +108,7 @@ def _gated_linear(facts: Dict[str, Any]) -> Callable:
 def _grouped_linear(facts: Dict[str, Any]) -> Callable:
     chosen = (facts[each] for each in ("recipe", "name", "keep_weight_codes"))
     options = LinearOptions(*chosen, fast_gradients=facts.get("fast_gradients", False))  # which older programs do not have
-    return lambda input, weight, ends: [run_grouped_layer(input, weight, ends, options, facts["activation"])]
+    return lambda input, weight, ends, bias=None: [run_grouped_layer(input, weight, ends, options, facts["activation"], bias)]
 
 
 def _scaled(facts: Dict[str, Any]) -> Callable:

@@ -65,6 +65,7 @@ def _(grad_output, plan, wants, main_grad=None):
         if wants & ops.INPUT
         else None,
         grad_output.new_empty(shape, dtype=facts.weight_dtype) if wants & ops.WEIGHT and main_grad is None else None,
+        grad_output.new_empty(shape[:2], dtype=bias_dtype_of(facts.input_dtype)) if wants & ops.BIAS else None,
     )
 
 
@@ -81,15 +82,20 @@ def _(grad_output, plan, wants) -> int:
     return 2 * grad_output[0] * facts.out_features * facts.in_features * gradients
 
 
+def bias_dtype_of(output: torch.dtype) -> torch.dtype:
+    """Of a bias that a GEMM of FP8 operands adds to an output of this dtype."""
+    return torch.bfloat16 if output is torch.float32 else output
+
+
 class _GroupedLinear(torch.autograd.Function):
     """Forward keeps codes of its operands for backward, not the operands; the weight where it is cast again."""
 
     @staticmethod
-    def forward(ctx, input, weight, ends, name, plan, reads_weight, reads_input, main_grad):
+    def forward(ctx, input, weight, ends, name, plan, reads_weight, reads_input, main_grad, bias):
         needs = ctx.needs_input_grad
         keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
-        output, saved, codes = torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, keep)
-        ctx.name, ctx.plan, ctx.wants = name, plan, wants_of((*needs[:2], False))
+        output, saved, codes = torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, keep, bias=bias)
+        ctx.name, ctx.plan, ctx.wants = name, plan, wants_of((*needs[:2], needs[8]))
         ctx.main_grad = main_grad  # not saved as autograd does: accumulation changes it before backward
         ctx.weight = None if main_grad is None or torch.compiler.is_compiling() else weight
         ctx.save_for_backward(
@@ -113,14 +119,14 @@ class _GroupedLinear(torch.autograd.Function):
             elif asks is Asks.NOTHING:
                 wants, main_grad = wants & ~ops.WEIGHT, None
         try:
-            grad_input, grad_weight = _gradients(ctx, grad_output, main_grad, wants)
+            grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output, main_grad, wants)
         except RuntimeError as error:
             if torch.compiler.is_compiling():
                 raise
             raise from_operator(error) from None
         if main_grad is not None and wants & ops.WEIGHT:
             grad_weight = dummy_gradient(ctx.weight)
-        return grad_input, grad_weight, *(None,) * 6
+        return grad_input, grad_weight, *(None,) * 6, grad_bias
 
 
 def _gradients(ctx, grad_output, main_grad, wants):
@@ -134,25 +140,33 @@ def _gradients(ctx, grad_output, main_grad, wants):
 
 
 def run_grouped_layer(
-    input: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor, options: LinearOptions, activation: Optional[str] = None
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    ends: torch.Tensor,
+    options: LinearOptions,
+    activation: Optional[str] = None,
+    bias: Optional[torch.Tensor] = None,
 ):
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
-    input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
+    input, an expression of x, or of x and up; then the input is (M, 2 K), x and up. bias: (experts, N)."""
     subject = SubjectOfExperts("grouped linear", options)
     check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
-        return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
+        operands = (input, weight, ends) if bias is None else (input, weight, ends, bias)
+        return export_layer("grouped_linear", operands, activation=activation, **facts)[0]
+    if bias is not None:  # rounded as the GEMM adds it
+        bias = bias.to(bias_dtype_of(input.dtype)).contiguous()
     main_grad = main_grad_of_experts(weight, subject)
     # Codes for a backward that does not come are not made.
     needs_codes = torch.is_grad_enabled() and input.requires_grad
     again = not needs_codes or is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, needs_codes)
     trains = torch.is_grad_enabled() and weight.requires_grad
-    rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "")
+    rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "", bias is not None)
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *ops.fixed_sizes(weight), *rest)
     else:
         plan, reads_weight = _PLANS.plan(options.name, options.recipe, tuple(weight.shape), *rest)
     if not torch.is_grad_enabled():
-        return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0)[0]
-    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, activation is not None, main_grad)
+        return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0, bias=bias)[0]
+    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, activation is not None, main_grad, bias)

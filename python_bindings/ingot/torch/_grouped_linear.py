@@ -7,7 +7,7 @@ from typing import Dict, Optional
 
 import torch
 
-from ._checks import SubjectOfExperts, check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, check_bias_of_experts, check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
 from ._exported import is_exporting
 from ._frozen_experts import multiply, run_frozen_experts, scale_of
@@ -66,7 +66,7 @@ def _records(operands: Dict[str, torch.Tensor], options: LinearOptions) -> bool:
 
 
 def _trained(
-    input, weight, ends, others: Dict[str, object], options: LinearOptions, activation: Optional[str]
+    input, weight, ends, others: Dict[str, object], options: LinearOptions, activation: Optional[str], bias: Optional[torch.Tensor]
 ) -> torch.Tensor:
     """others: what only FP8 weights take."""
     for name, given in others.items():
@@ -88,13 +88,14 @@ def _trained(
         raise LinearError(
             f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
         )
+    check_bias_of_experts("grouped_linear bias", bias, weight)
     if is_transformed(input, weight):
         refuse_transforms(SubjectOfExperts("grouped linear", options))
     input = in_autocasts_dtype(input)
     if torch.compiler.is_compiling():
-        return run_grouped_layer(input, weight, ends, options, activation)
+        return run_grouped_layer(input, weight, ends, options, activation, bias)
     try:
-        return run_grouped_layer(input, weight, ends, options, activation)
+        return run_grouped_layer(input, weight, ends, options, activation, bias)
     except RuntimeError as error:
         raise layer_error(error, SubjectOfExperts("grouped linear", options).subject) from None
 
@@ -149,6 +150,7 @@ def grouped_linear(
     out_dtype: Optional[torch.dtype] = None,
     options: LinearOptions = LinearOptions(name="experts"),
     activation: Optional[str] = None,
+    bias: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
@@ -173,7 +175,9 @@ def grouped_linear(
     experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; blockwise,
     each 128 rows of an expert have their own. Those of the output and of the input's gradient that no expert has are not written. The weights of experts without rows get zeros. activation: an
     expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
-    (M, 2 * K), x and then up. Backward keeps such an input.
+    (M, 2 * K), x and then up. Backward keeps such an input. bias: (experts, N) in high precision, of each expert, which the output's
+    GEMM adds, rounded to the output's dtype (to bfloat16 for float32); its gradient is each expert's sum over its rows of the
+    output's gradient, in an order that makes bits repeat.
 
     FP8 weights do not train: they pass gradients on to an input in high precision, by the transposed codes and grad_output cast to
     e4m3fn with a scale for each row or each 128 of a row (rows' scale_inv are factors of grad_output before its cast). Weights with
@@ -191,7 +195,9 @@ def grouped_linear(
     rows = rows_of_experts("grouped_linear", input, ends, counts)
     if weight.dtype in HIGH_PRECISION:
         others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
-        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation)
+        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation, bias)
+    if bias is not None:
+        raise LinearError("grouped_linear bias: is given, but FP8 weights take none: add each expert's to its rows of the output")
     if activation is not None:
         raise LinearError("grouped_linear activation: is given, but FP8 weights take none: apply it to the input")
     if weight_scale_inv is None:

@@ -131,7 +131,13 @@ void check_forward(const GroupedLinearPlan& plan, Backend& backend, const Groupe
   check.ends(t.ends);
   check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight.spec, out, in,
                      plan.weight.spec.scale);
-  check.disjoint(output, {input, index});
+  const NamedTensor bias_tensor{"bias", &t.bias};
+  if (plan.bias) {
+    check.of_experts(bias_tensor, plan.bias_dtype(), ", as the output GEMM adds it", plan.experts, out);
+  } else if (is_given(t.bias)) {
+    check.refuse("bias", "is given, but the plan was made without one");
+  }
+  check.disjoint(output, {input, index, bias_tensor});
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   if (t.saved != nullptr) {
     check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, {input, output, index});
@@ -188,7 +194,13 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
   } else if (t.accumulate) {
     check.refuse("grad_weight", "is missing, but accumulate asks for it to be added to");
   }
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_output_index, grad_input, grad_weight};
+  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
+  if (is_given(t.grad_bias)) {
+    check.dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    check.of_experts(grad_bias, t.grad_bias.dtype, "", plan.experts, out);
+    check.disjoint(grad_bias, {grad_output, grad_output_index, grad_input, grad_weight});
+  }
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_output_index, grad_input, grad_weight, grad_bias};
   if (wants.weight) check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
   if (!gives_scratch(run.stream)) check.scratch(t.scratch, grouped_linear_backward_scratch(plan, t), tensors);
 }
@@ -343,15 +355,23 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
                         .observed.in(t.scratch, backend.device());
   if (is_given(observed)) observed.rows = tokens;
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
-  backend.grouped_gemm(plan.output_gemm,
-                       {.a = input.codes,
-                        .b = t.codes.codes,
-                        .ends = t.ends,
-                        .scale_inv_a = input.scale_inv,
-                        .scale_inv_b = t.codes.scale_inv,
-                        .out = t.output},
-                       run.stream);
+  backend.grouped_gemm(
+      plan.output_gemm,
+      {.a = input.codes,
+       .b = t.codes.codes,
+       .ends = t.ends,
+       .scale_inv_a = input.scale_inv,
+       .scale_inv_b = t.codes.scale_inv,
+       .bias = plan.bias ? vector(t.bias.data, t.bias.dtype, t.bias.rows * t.bias.cols, t.bias.device) : Tensor{},
+       .out = t.output},
+      run.stream);
   stamp(t.saved, plan.identity, tokens);
+}
+
+void sum_grouped_grad_bias(Backend& backend, const GroupedGradOutput& grad_output, const Tensor& sum, Stream& stream) {
+  backend.column_sum(
+      {.in = grad_output.values.dtype, .out = sum.dtype, .experts = true},
+      {.input = grad_output.values, .sum = sum, .ends = grad_output.ends, .row_index = grad_output.index}, stream);
 }
 
 bool takes_known_maxima(const GroupedLinearPlan& plan, const LinearGradients& wants) {
@@ -429,11 +449,15 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
                       const LinearGradients& wants, const LinearRun& run) {
   const ObservedRange range(run.observer, plan.rows.name, "backward");
   const std::int64_t tokens = t.saved->tokens;
-  const Float8View grad_output = grad_output_codes(plan, tokens, wants, t.scratch, backend.device());
-  cast_grouped_grad_output(
-      plan, backend,
-      {.values = t.grad_output, .index = t.grad_output_index, .wants = wants, .ends = t.ends, .codes = grad_output},
-      run);
+  const GroupedGradOutput gradient{.values = t.grad_output,
+                                   .index = t.grad_output_index,
+                                   .wants = wants,
+                                   .ends = t.ends,
+                                   .codes = grad_output_codes(plan, tokens, wants, t.scratch, backend.device())};
+  if (is_given(t.grad_bias)) sum_grouped_grad_bias(backend, gradient, t.grad_bias, run.stream);
+  if (!wants.input && !wants.weight) return;
+  const Float8View& grad_output = gradient.codes;
+  cast_grouped_grad_output(plan, backend, gradient, run);
   if (wants.input) {
     const MemoryRegion lent = lent_by_grad_weight(plan, t);
     const std::size_t begin = plan.grad_output_scratch(tokens, wants).bytes;
@@ -480,7 +504,7 @@ void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
   const LayerCall call(plan.rows.subject, run);
   const LinearGradients wants = wanted(tensors);
   check_backward(plan, backend, tensors, wants, run);
-  if (!wants.input && !wants.weight) return;
+  if (!wants.input && !wants.weight && !is_given(tensors.grad_bias)) return;
   const auto bytes = [&] { return grouped_linear_backward_scratch(plan, tensors); };
   call.with_scratch(tensors, nullptr, bytes,
                     [&](const GroupedLinearBackwardTensors& all) { enqueue_backward(plan, backend, all, wants, run); });

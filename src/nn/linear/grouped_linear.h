@@ -43,7 +43,7 @@ struct GroupedLinearPlanOptions {
   // backward casts it once more, and forward makes no codes for it.
   LinearConfig config{};
   std::int64_t experts = 0;  // 1 to kMostExperts
-  LinearShape shape{};       // of one expert; without a bias
+  LinearShape shape{};       // of one expert
   LinearDtypes dtypes{};
   bool grad_weight = true;  // as LinearPlanOptions::grad_weight
   LinearFusion fusion{};    // a prologue, such as `silu(x) * up`; no epilogue
@@ -59,6 +59,7 @@ struct INGOT_API GroupedLinearPlan {
   std::int64_t experts = 0;
   LinearCast weight{};        // of all experts' weights, in forward
   LinearCast weight_again{};  // within backward; none if forward's codes serve it
+  bool bias = false;          // of plan.bias_dtype(): added within the output GEMM, a row for each expert
   GroupedGemmSpec output_gemm{};
   GroupedGemmSpec grad_input_gemm{};
   GroupedGemmSpec grad_weight_gemm{};  // into the input's dtype, without accumulation
@@ -67,6 +68,7 @@ struct INGOT_API GroupedLinearPlan {
   // Codes [experts * N, K] and transposed codes [experts * K, N], and their scale_inv.
   LinearWeightMemory weight_memory() const { return memory_of(weight); }
   LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
+  Dtype bias_dtype() const { return ingot::bias_dtype(output_gemm.gemm); }
   // The f32 values of the weights' maxima that forward's cast can leave for backward's, which then reads the weights
   // once less: one for each expert (tensorwise) or for each column of each (rowwise). 0 if it has no use for them.
   std::int64_t weight_amax_count() const;
@@ -94,8 +96,8 @@ struct INGOT_API GroupedLinearPlan {
   LinearWeightMemory memory_of(const LinearCast& cast) const;
 };
 
-// Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for one that groups do not take, a
-// bias, and numbers of experts and features out of range.
+// Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for one that groups do not take, and
+// for numbers of experts and features out of range.
 INGOT_API GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options);
 
 struct ExpertWeightTensors {
@@ -117,6 +119,7 @@ struct GroupedLinearForwardTensors {
   std::optional<RowIndex> row_index{};
   PointwiseTensors prologue_inputs{};  // as LinearForwardTensors has them
   ExpertEnds ends{};                   // of rows; without a capacity
+  Tensor bias{};                       // [experts, N] of plan.bias_dtype(), dense: if plan.bias
   Tensor output;                       // [T, N]; rows that no expert has are not written
   Float8View codes{};
   LinearSaved* saved = nullptr;  // null: keeps nothing
@@ -131,6 +134,9 @@ struct GroupedLinearBackwardTensors {
   Tensor grad_input{};  // [T, K], of a prologue's value; rows that no expert has are not written
   // [experts * N, K], all of which is written: zeros for experts without rows.
   Tensor grad_weight{};
+  // [experts, N], dense, in a dtype of its own: the sums of each expert's rows of grad_output, 0 of none, in an order
+  // that makes bits repeat (templates/cast/column_sum_experts.cuh).
+  Tensor grad_bias{};
   bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
   Tensor weight{};          // if plan.weight_again.any and grad_input is given
   Tensor weight_amax{};     // then, as cast_expert_weights() wrote it of this weight; the same results without it
@@ -168,6 +174,9 @@ struct GroupedGradOutput {
   // (takes_known_maxima()). The results have the same bits.
   Tensor row_amax{}, column_amax{};
 };
+// sum: [experts, N], as GroupedLinearBackwardTensors::grad_bias.
+INGOT_API void sum_grouped_grad_bias(Backend& backend, const GroupedGradOutput& grad_output, const Tensor& sum,
+                                     Stream& stream);
 // Does that cast look for the largest |value| of rows and of columns?
 INGOT_API bool takes_known_maxima(const GroupedLinearPlan& plan, const LinearGradients& wants);
 INGOT_API void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend,

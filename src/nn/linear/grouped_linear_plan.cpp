@@ -43,7 +43,6 @@ void check_options(const std::string& subject, const GroupedLinearPlanOptions& o
     refuse("experts", fmt::format("is {}, but must be 1 to {}", options.experts, kMostExperts));
   }
   if (options.fusion.epilogue) refuse("epilogue", "is set, but grouped GEMMs have none: apply it to the output");
-  if (options.shape.bias) refuse("bias", "is set, but grouped GEMMs add none: add each expert's to its rows");
   if (const std::string fault = fault_of(options.config); !fault.empty()) refuse("config", fault);
 }
 
@@ -55,7 +54,8 @@ LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
 }
 
 std::uint64_t identity_of(const GroupedLinearPlan& plan) {
-  std::uint64_t hash = mix(plan.rows.identity + static_cast<std::uint64_t>(plan.experts));
+  std::uint64_t hash =
+      mix(plan.rows.identity + static_cast<std::uint64_t>(plan.experts) + (plan.bias ? 1ULL << 40 : 0));
   for (const LinearCast* cast : {&plan.weight, &plan.weight_again}) {
     hash = mix(hash + (cast->any ? hash_value(cast->spec) : 0));
   }
@@ -73,9 +73,11 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
   check_options(subject, options);
   LinearConfig of_rows = options.config;
   of_rows.weight = OtherCodes::together;  // so that the plan of the rows has no room for a weight
+  LinearShape shape = options.shape;
+  shape.bias = false;  // each expert's bias and its gradient are not those of all rows
   GroupedLinearPlan plan{.rows = linear_plan({.name = options.name,
                                               .config = of_rows,
-                                              .shape = options.shape,
+                                              .shape = shape,
                                               .dtypes = options.dtypes,
                                               .fusion = options.fusion,
                                               .grad_weight = options.grad_weight,
@@ -83,7 +85,9 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
                          .experts = options.experts};
   plan.weight = weight_cast(weight_casts(options.config), *plan.rows.dtypes.weight);
   plan.weight_again = weight_cast(weight_casts_again(options.config), *plan.rows.dtypes.weight);
+  plan.bias = options.shape.bias;
   plan.output_gemm = {.gemm = plan.rows.output_gemm[0]};
+  plan.output_gemm.gemm.bias = plan.bias;
   plan.grad_input_gemm = {.gemm = plan.rows.grad_input_gemm};
   plan.grad_weight_gemm = {.gemm = plan.rows.grad_weight_gemm, .along_k = true};
   if (plan.in_slots()) {

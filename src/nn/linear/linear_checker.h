@@ -137,6 +137,17 @@ class LinearChecker : public ModuleChecker {
     memory(named);
   }
 
+  // A row for each expert, one after the other.
+  void of_experts(const NamedTensor& named, Dtype dtype, const char* why, std::int64_t experts,
+                  std::int64_t cols) const {
+    all(named, dtype, why, experts, cols, "[experts, out_features]");
+    const Tensor& tensor = *named.tensor;
+    if (tensor.rows > 1 && tensor.row_stride != cols) {
+      refuse(named.name,
+             fmt::format("is {}, but its rows must follow each other: give it dense memory", describe(tensor)));
+    }
+  }
+
   // An input of an expression is named by `of` alone, a tensor of the call with the layer.
   void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
     for (const NamedTensor& other : others) {

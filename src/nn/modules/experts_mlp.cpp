@@ -118,6 +118,13 @@ void check_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMl
   check.routing(t.routing, t.input.rows);
   check.codes("up_codes", plan.up, t.up_codes);
   check.codes("down_codes", plan.down, t.down_codes);
+  const NamedTensor up_bias{"up_bias", &t.up_bias};
+  if (plan.up.bias) {
+    check.of_experts(up_bias, plan.up.bias_dtype(), ", as the first GEMM adds it", plan.up.experts,
+                     plan.hidden_columns());
+  } else if (is_given(t.up_bias)) {
+    check.refuse("up_bias", "is given, but the plan was made without one");
+  }
   const Tensor tokens = bytes_of(t.routing.tokens);
   const Tensor named = bytes_of(t.routing.rows);
   check.disjoint(output, {input, weights, {"routing.tokens", &tokens}, {"routing.rows", &named}});
@@ -154,9 +161,15 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
     check.all(grad_router, Dtype::f32, ", as the router's weights are", 1, rows, "one for each row");
   }
   if (t.wants.reaches_hidden()) check.weight("down", plan.down, t.down);
+  const NamedTensor grad_up_bias{"grad_up_bias", &t.grad_up_bias};
+  if (t.wants.up_bias) {
+    check.dtype(grad_up_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    check.of_experts(grad_up_bias, t.grad_up_bias.dtype, "", plan.up.experts, plan.hidden_columns());
+    check.disjoint(grad_up_bias, {grad_output, grad_input, grad_router, weights});
+  }
   check.disjoint(grad_input, {grad_output, weights});
   check.disjoint(grad_router, {grad_output, grad_input, weights});
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights};
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights, grad_up_bias};
   check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, tensors);
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
   check.region("kept_up", t.kept_up, kept.up_bytes, tensors);
@@ -257,6 +270,7 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
                           {.input = t.input,
                            .row_index = t.routing.tokens,
                            .ends = t.routing.ends,
+                           .bias = t.up_bias,
                            .output = hidden,
                            .codes = t.up_codes,
                            .saved = keeps ? &up_saved : nullptr,
@@ -353,6 +367,7 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
   clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
   grad_input_of(plan.down, t.down, of_output, grad_activation);
   enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
+  if (t.wants.up_bias) sum_grouped_grad_bias(backend, grad_hidden, t.grad_up_bias, run.stream);
   if (!t.wants.input && !t.wants.up_weight) return;
   const ObservedRange of_up(run.observer, plan.up.rows.name, "backward");
   grad_hidden.codes = gradient_codes(plan.up, scratch.up, kept.up, t.scratch, t.kept_up, rows, device);

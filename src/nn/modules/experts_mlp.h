@@ -4,6 +4,9 @@
 //   plain:  output[t] = sum over the token's experts e of weight * activation(input[t] @ up[e]^T) @ down[e]^T
 //   gated:  likewise with activation(gate, up), where [gate, up] = input[t] @ gate_up[e]^T
 //
+// The first layer may have a bias for each expert. A second's would be weight * bias[e] more in the output, which is
+// for the caller to add: a product of the router's weights of all experts, [T, experts], and these biases.
+//
 //   const ExpertsMlpPlan plan = experts_mlp_plan({.config = rowwise(), .experts = E, .shape = {K, H}});
 //   const Float8View up = cast_expert_weights(plan.up, backend, {.weight = w13, .into = region}, {stream});
 //   const Float8View down = cast_expert_weights(plan.down, backend, {.weight = w2, .into = other}, {stream});
@@ -33,7 +36,8 @@ struct ExpertsMlpPlanOptions {
   std::string name = "experts";  // its layers are "experts.up", or "experts.gate_up", and "experts.down"
   LinearConfig config{};         // as GroupedLinearPlanOptions::config
   std::int64_t experts = 0;
-  MlpShape shape{};                         // of one expert; without biases
+  MlpShape shape{};                         // of one expert; without biases of both layers
+  bool up_bias = false;                     // of the first layer
   LinearDtypes dtypes{};                    // of input and weights; outputs have the input's
   std::string activation = "silu(x) * up";  // as MlpPlanOptions::activation
   bool fast_math = false;
@@ -88,9 +92,10 @@ struct ExpertsMlpGradients {
   bool router = true;
   bool up_weight = true;
   bool down_weight = true;
+  bool up_bias = false;
 
   // Is anything wanted that comes before the second layer?
-  bool reaches_hidden() const { return input || router || up_weight; }
+  bool reaches_hidden() const { return input || router || up_weight || up_bias; }
   LinearGradients of_up() const { return {.input = input, .weight = up_weight, .bias = false}; }
   LinearGradients of_down() const { return {.input = reaches_hidden(), .weight = down_weight, .bias = false}; }
 };
@@ -138,6 +143,7 @@ struct ExpertsRouting {
 struct ExpertsMlpForwardTensors {
   Tensor input;  // [T, K]
   ExpertsRouting routing{};
+  Tensor up_bias{};              // [experts, H or 2 * H] of plan.up.bias_dtype(), dense: if plan.up.bias
   Tensor output;                 // [T, K]
   Float8View up_codes{};         // cast_expert_weights() of plan.up
   Float8View down_codes{};       // and of plan.down
@@ -161,6 +167,7 @@ struct ExpertsMlpBackwardTensors {
   Tensor grad_output;            // [T, K]
   Tensor grad_input{};           // [T, K]
   Tensor grad_router{};          // f32[1, M]: of routing.weights; of rows without experts it is unspecified
+  Tensor grad_up_bias{};         // [experts, H or 2 * H], dense, as GroupedLinearBackwardTensors::grad_bias
   ExpertsBackwardWeight up{};    // if the input's gradient is wanted
   ExpertsBackwardWeight down{};  // if wants.reaches_hidden()
   MemoryRegion kept_up{};        // plan.kept_memory(M, wants)

@@ -65,9 +65,10 @@ ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
       .shape = options.shape,
       .fast_math = options.fast_math};
   if (options.shape.bias) {
-    refuse_argument(fmt::format("{} bias", plan.subject).c_str(),
-                    "is set, but experts' MLPs have none: use grouped_linear_forward(), and add each expert's to its "
-                    "rows");
+    refuse_argument(
+        fmt::format("{} bias", plan.subject).c_str(),
+        "is set, but experts' MLPs have up_bias alone: add the second layer's, times the router's weights, to "
+        "the output");
   }
   if (options.dtypes.output) {
     refuse_argument(fmt::format("{} dtypes", plan.subject).c_str(),
@@ -86,8 +87,9 @@ ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
   if (plan.gated) plan.by_up = backward(activation, "up");
   plan.by_router = backward(activation, kRouterWeight);
   const auto [features, hidden, bias] = plan.shape;
-  plan.up = grouped_linear_plan(layer_options(options, plan.subject, plan.gated ? "gate_up" : "up",
-                                              {.in_features = features, .out_features = plan.hidden_columns()}));
+  plan.up = grouped_linear_plan(
+      layer_options(options, plan.subject, plan.gated ? "gate_up" : "up",
+                    {.in_features = features, .out_features = plan.hidden_columns(), .bias = options.up_bias}));
   GroupedLinearPlanOptions down =
       layer_options(options, plan.subject, "down", {.in_features = hidden, .out_features = features});
   down.fusion.prologue = activation;
