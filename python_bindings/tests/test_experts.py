@@ -414,6 +414,28 @@ def test_reports_of_an_implementation_that_was_set_by_name():
     assert float8_experts(model) == ()
 
 
+def test_gpt_oss_is_one_operator_each_way():
+    """Its gate and biases are known by what they compute; another gate is not."""
+    module = model_of("GptOss").model.layers[0].mlp.experts
+    experts.convert_experts_(module)
+    assert experts._fused_activation(module) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
+    other = model_of("GptOss").model.layers[0].mlp.experts
+    other._apply_gate = lambda gate_up: gate_up[..., ::2] * gate_up[..., 1::2]
+    experts.convert_experts_(other)
+    assert experts._fused_activation(other) is None
+    torch.manual_seed(1)
+    hidden, index, weights = torch.randn(40, 64).requires_grad_(), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2).requires_grad_()
+    given = (hidden, weights, *module.parameters())
+
+    def step():
+        y = module(hidden, index, weights)
+        return y, *torch.autograd.grad(y.square().sum(), given)
+
+    fused = step()
+    module.ingot_gate = None  # two grouped layers
+    assert all(sqnr(*each) > 18 for each in zip(step(), fused)), [*map(sqnr, step(), fused)]
+
+
 def test_a_stack_that_is_given_alone_has_its_class_name():
     stack = model_of("Qwen3Moe").model.layers[0].mlp.experts
     assert experts.convert_experts_(stack) == [""] and stack.ingot_options.name == "Qwen3MoeExperts"
@@ -495,15 +517,15 @@ def test_a_version_without_the_gate_by_its_private_name(monkeypatch):
         return y.detach(), *torch.autograd.grad(y.square().sum(), (x, *module.parameters()))
 
     known, by_name = step(), experts._default_apply_gate
-    assert experts._is_fused(module)
+    assert experts._fused_activation(module) is not None
     try:
         with monkeypatch.context() as patch:
             patch.delattr("transformers.integrations.moe._default_apply_gate")
             importlib.reload(experts)
-            assert experts._default_apply_gate is None and not experts._is_fused(module)
+            assert experts._default_apply_gate is None and experts._fused_activation(module) is None
             found = step()
     finally:
         importlib.reload(experts)
-    assert experts._default_apply_gate is by_name and experts._is_fused(module)
+    assert experts._default_apply_gate is by_name and experts._fused_activation(module) is not None
     assert all(sqnr(*each) > 20 for each in zip(known, found)), [*map(sqnr, known, found)]
     assert not torch.equal(known[0], found[0])  # the router's weights multiply what the cast reads, or what experts return

@@ -160,7 +160,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_missing_of_experts_with_biases) {
                             .in = up ? kFeatures : kHidden,
                             .out = up ? 2 * kHidden : kFeatures,
                             .grad_weight = accumulate ? Dtype::f32 : Dtype::bf16,
-                            .accumulate = accumulate};
+                            .accumulate = accumulate,
+                            .bias = true};
         for (const bool keeps : {false, true}) {
           c.keeps_amax = keeps && config.weight == OtherCodes::again && takes_fast_sums(config);
           DryRun dry(gpu_named("h200"));
@@ -178,10 +179,11 @@ namespace {
 
 // The products of one expert's layer: output, gradient of the input, and gradients of the weight.
 Lines trained_products(const LinearConfig& config, std::int64_t rows, std::int64_t n, std::int64_t k,
-                       std::int64_t experts, int multiprocessors) {
+                       std::int64_t experts, int multiprocessors, bool bias) {
   Lines lines;
   for (const bool fast : {false, true}) {
-    const auto add = [&](const GemmConfig& of, const MatmulSize& size, Dtype out, bool along_k, bool is_fast) {
+    const auto add = [&](const GemmConfig& of, const MatmulSize& size, Dtype out, bool along_k, bool is_fast,
+                         bool with_bias = false) {
       GroupedGemmSpec spec{.gemm = {.a = of.a->dtype,
                                     .b = of.b->dtype,
                                     .out = out,
@@ -190,11 +192,12 @@ Lines trained_products(const LinearConfig& config, std::int64_t rows, std::int64
                                     .fast_accumulation = is_fast},
                            .along_k = along_k};
       if (out == Dtype::f32) spec.gemm.epilogue.c = out;
+      spec.gemm.bias = with_bias;
       lines.insert(print(KernelSpec(with_grouped_tiling(spec, size, experts, multiprocessors))));
     };
     const bool takes_fast = takes_fast_sums(config);
     const std::int64_t columns = takes_fast ? rows : 128 * expert_slots(rows, experts);
-    add(config.output, {rows, n, k}, Dtype::bf16, false, takes_fast);
+    add(config.output, {rows, n, k}, Dtype::bf16, false, takes_fast, bias);
     add(config.grad_input, {rows, k, n}, Dtype::bf16, false, fast && takes_fast);
     for (const Dtype out : {Dtype::bf16, Dtype::f32}) {
       add(config.grad_weight, {n, k, columns}, out, true, fast && takes_fast);
@@ -226,8 +229,12 @@ BOOST_AUTO_TEST_CASE(grouped_gemms_of_known_models) {
         for (const LinearConfig& recipe : recipes_of_experts()) {
           const std::int64_t rows = tokens * layer.chosen;
           const std::int64_t in = layer.in_features, out = layer.out_features;
-          expected.merge(trained_products(recipe, rows, 2 * out, in, layer.experts, multiprocessors));
-          expected.merge(trained_products(recipe, rows, in, out, layer.experts, multiprocessors));
+          const auto expect = [&](std::int64_t n, std::int64_t k, bool bias) {
+            expected.merge(trained_products(recipe, rows, n, k, layer.experts, multiprocessors, bias));
+          };
+          expect(2 * out, in, layer.bias);
+          expect(in, out, false);  // the MLP's
+          if (layer.bias) expect(in, out, true);
         }
         DryRun dry(gpu_named(gpu));
         run_training(dry.backend(), {.layers = {layer}, .recipes = recipes_of_experts(), .tokens = {tokens}});

@@ -8,8 +8,8 @@
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
 implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
-the router chose, so that bits repeat, those of gradients too. A SwiGLU without biases whose weights are in high precision is
-ingot.torch.experts_mlp(), one operator each way; others are ingot.torch.grouped_linear() twice. Nothing is padded and the host
+the router chose, so that bits repeat, those of gradients too. A SwiGLU, or gpt-oss's clamped one, whose weights are in high
+precision is ingot.torch.experts_mlp(), one operator each way; others are ingot.torch.grouped_linear() twice. Nothing is padded and the host
 never waits. Needs transformers 5.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -25,6 +26,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
 from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
+from ..torch._gathered_weight import is_gathered
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._model_weights import is_stack
@@ -93,6 +95,7 @@ def convert_experts_(
     for name, module in stacks.items():
         module.ingot_options = LinearOptions(recipe, name or type(module).__name__, fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
+        module.ingot_gate = _clamped_gate(module)
         module.config._experts_implementation = NAME
     return list(stacks)
 
@@ -172,11 +175,12 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     experts = self.down_proj.shape[0]
     has_all = torch.is_grad_enabled() and _has_all_experts(self)
     activation = _activation_of(self)
-    if _is_fused(self):
-        gate_up, down = (_weight_of(self, name) for name in ("gate_up_proj", "down_proj"))
+    fused = _fused_activation(self)
+    if fused is not None:
+        weights, biases = _operands_of_mlp(self)
         options = getattr(self, "ingot_options", _DEFAULT)
         fast_math = getattr(self, "ingot_fast_math", False)
-        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up, down, options, fast_math, has_all)
+        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, *weights, options, fast_math, has_all, biases, fused)
     first = lambda rows, of_rows, ends: _product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends)
 
     def second(hidden, of_rows, ends):
@@ -195,9 +199,42 @@ def _activation_of(self) -> Optional[str]:
     return SWIGLU if is_swiglu and not hasattr(self, "down_proj_scale_inv") else None
 
 
-def _is_fused(self) -> bool:
-    """Is it one operator each way? Biases are added between the products."""
-    return _activation_of(self) is not None and not self.has_bias
+@torch.no_grad()
+def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
+    """gpt-oss's activation as an expression of gate and up, which take turns in its columns; None for a module that computes something
+    else of numbers of all sizes."""
+    if not hasattr(module, "alpha") or not hasattr(module, "limit") or not module.has_gate or not module.has_bias:
+        return None
+    alpha, limit = float(module.alpha), float(module.limit)
+    with unset_fake_temporarily():  # numbers, also where a model is recorded
+        sizes = torch.linspace(-3 * limit, 3 * limit, 61, dtype=torch.float32, device="cpu")
+        gate, up = torch.meshgrid(sizes, sizes, indexing="ij")
+        found = module._apply_gate(torch.stack((gate, up), -1).flatten(1))
+        clamped = gate.clamp(max=limit)
+        expected = clamped * torch.sigmoid(alpha * clamped) * (up.clamp(-limit, limit) + 1)
+        is_clamped = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    if not is_clamped:
+        return None
+    return f"min(x, {limit:g}) * sigmoid({alpha:g} * min(x, {limit:g})) * (max(min(up, {limit:g}), -{limit:g}) + 1)"
+
+
+def _fused_activation(self) -> Optional[str]:
+    """What one operator each way computes between the products; None for other modules, and for weights that FSDP2 gathers in FP8, of
+    which no columns are put in another order."""
+    if hasattr(self, "down_proj_scale_inv"):
+        return None
+    gate = getattr(self, "ingot_gate", None)
+    return _activation_of(self) if gate is None or is_gathered(self.gate_up_proj) else gate
+
+
+def _operands_of_mlp(self) -> Tuple[Tuple[torch.Tensor, torch.Tensor], Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]]:
+    """Both weights (experts, N, K), and the biases. Of pairs of gate and up, (experts, 2, N / 2, K), and all gates' biases first."""
+    gate_up, down = (_weight_of(self, name) for name in ("gate_up_proj", "down_proj"))
+    bias, down_bias = (getattr(self, name) if self.has_bias else None for name in ("gate_up_proj_bias", "down_proj_bias"))
+    if getattr(self, "ingot_gate", None) is not None:
+        gate_up = gate_up.unflatten(1, (-1, 2)).transpose(1, 2)
+        bias = bias.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1)
+    return (gate_up, down), (bias, down_bias)
 
 
 def _weight_of(self, name: str) -> torch.Tensor:
@@ -221,7 +258,8 @@ def _product(
         out = grouped_linear(rows, weight, scale_inv, ends)
     else:
         options = getattr(self, "ingot_options", _DEFAULT)
-        out = grouped_linear(rows, _weight_of(self, name), ends=ends, options=options, activation=activation)
+        bias = getattr(self, f"{name}_bias") if self.has_bias else None
+        return grouped_linear(rows, _weight_of(self, name), ends=ends, options=options, activation=activation, bias=bias)
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out
@@ -266,8 +304,11 @@ def _run_stack(
     seen: Set[_Kind],
 ) -> None:
     chosen = getattr(module.config, "num_experts_per_tok", 1)
-    if recipe is not None and _is_fused(module):
-        kind = (*_weight_of(module, "down_proj").shape, chosen, dtypes, recipe, fast)
+    if recipe is not None and not hasattr(module, "ingot_gate"):  # of a model that is not converted
+        module.ingot_gate = _clamped_gate(module)
+    fused = _fused_activation(module) if recipe is not None else None
+    if fused is not None:
+        kind = (*_weight_of(module, "down_proj").shape, chosen, dtypes, recipe, fast, module.has_bias, fused)
         if kind not in seen:
             seen.add(kind)
             _run_mlp(kind, tokens)
@@ -282,31 +323,33 @@ def _run_stack(
         is_transposed = module.is_transposed and not hasattr(module, f"{name}_scale_inv")
         experts, n, k = weight.transpose(1, 2).shape if is_transposed else weight.shape
         activation = _activation_of(module) if name == "down_proj" else None
-        kind = experts, n, k, chosen, activation, dtypes, recipe, fast
+        kind = experts, n, k, chosen, activation, dtypes, recipe, fast, module.has_bias
         if kind not in seen:
             seen.add(kind)
             _run_product(kind, tokens)
 
 
 def _run_mlp(kind: _Kind, tokens: Sequence[int]) -> None:
-    experts, features, intermediate, chosen, (dtype, of_weights), recipe, (fast_gradients, fast_math) = kind
+    experts, features, intermediate, chosen, (dtype, of_weights), recipe, (fast_gradients, fast_math), has_bias, activation = kind
     gate_up = torch.empty(experts, 2 * intermediate, features, dtype=of_weights, requires_grad=True)
     down = torch.empty(experts, features, intermediate, dtype=of_weights, requires_grad=True)
     options = LinearOptions(recipe, "experts", fast_gradients=fast_gradients)
+    biased = [torch.empty(each.shape[:2], dtype=of_weights, requires_grad=True) if has_bias else None for each in (gate_up, down)]
     for count in tokens:
         hidden = torch.empty(count, features, dtype=dtype, requires_grad=True)
         weights = torch.empty(count, chosen, dtype=dtype, requires_grad=True)
         index = torch.zeros(count, chosen, dtype=torch.int64)
-        arguments = hidden, index, weights, gate_up, down, options, fast_math
+        arguments = hidden, index, weights, gate_up, down, options, fast_math, True, tuple(biased), activation
         with torch.no_grad():
             mlp_of_rows(*arguments)
         if torch.is_grad_enabled():
             output = mlp_of_rows(*arguments)
-            torch.autograd.grad(output, (hidden, weights, gate_up, down), torch.empty_like(output))
+            inputs = hidden, weights, gate_up, down, *(each for each in biased if each is not None)
+            torch.autograd.grad(output, inputs, torch.empty_like(output))
 
 
 def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
-    experts, n, k, chosen, activation, (dtype, of_weights), recipe, (fast_gradients, _) = kind
+    experts, n, k, chosen, activation, (dtype, of_weights), recipe, (fast_gradients, _), has_bias = kind
     ends = torch.zeros(experts, dtype=torch.int32)
     weight = torch.empty(experts, n, k, dtype=of_weights, requires_grad=recipe is not None)
     if recipe is None:
@@ -325,11 +368,13 @@ def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
         columns = 2 * k if activation is not None else k
         input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)
         options = LinearOptions(recipe, "experts", fast_gradients=fast_gradients)
+        bias = torch.empty(experts, n, dtype=of_weights, requires_grad=True) if has_bias else None
+        call = lambda: grouped_linear(input, weight, ends=ends, options=options, activation=activation, bias=bias)
         with torch.no_grad():
-            grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+            call()
         if torch.is_grad_enabled():
-            output = grouped_linear(input, weight, ends=ends, options=options, activation=activation)
-            torch.autograd.grad(output, (input, weight), torch.empty_like(output))
+            output, inputs = call(), (input, weight) if bias is None else (input, weight, bias)
+            torch.autograd.grad(output, inputs, torch.empty_like(output))
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)

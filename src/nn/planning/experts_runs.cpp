@@ -65,6 +65,20 @@ void for_each_gradient(const TrainedExperts& of, const Compute& compute) {
   compute(Dtype::f32, true);
 }
 
+// gpt-oss's, as ingot.integrations.experts writes it.
+constexpr const char* kClampedSwiglu = "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)";
+
+// Each expert's bias, or its gradient; without elements if there is none.
+OwnedTensor bias_of(const GroupedLinearPlan& plan, Dtype dtype, const RunResources& resources) {
+  return resources.zeros(dtype, plan.bias ? plan.experts : 0, plan.rows.shape.out_features);
+}
+OwnedTensor bias_of(const GroupedLinearPlan& plan, const RunResources& resources) {
+  return bias_of(plan, plan.bias_dtype(), resources);
+}
+Tensor view_of_bias(const GroupedLinearPlan& plan, const OwnedTensor& bias) {
+  return plan.bias ? bias.view() : Tensor{};
+}
+
 OwnedTensor gradient_of(const GroupedLinearPlan& plan, Dtype dtype, const RunResources& resources) {
   return resources.zeros(dtype, plan.experts * plan.rows.shape.out_features, plan.rows.shape.in_features);
 }
@@ -83,6 +97,7 @@ class MlpRun {
         down_(plan_.down, of.dtype, resources),
         input_(resources.zeros(of.dtype, of.tokens, of.size.features)),
         output_(resources.zeros(of.dtype, of.tokens, of.size.features)),
+        up_bias_(bias_of(plan_.up, resources)),
         saved_memory_(resources.zeros.bytes(plan_.saved_memory(rows_).bytes)),
         saved_{.memory = region_of(saved_memory_)} {}
 
@@ -119,6 +134,7 @@ class MlpRun {
     experts_mlp_forward(plan_, resources_.backend,
                         {.input = input_,
                          .routing = routing_.routing(),
+                         .up_bias = view_of_bias(plan_.up, up_bias_),
                          .output = output_,
                          .up_codes = up_codes_,
                          .down_codes = down_codes_,
@@ -131,6 +147,7 @@ class MlpRun {
     const OwnedTensor grad_output = resources_.zeros(of_.dtype, of_.tokens, of_.size.features);
     const OwnedTensor grad_input = resources_.zeros(of_.dtype, of_.tokens, of_.size.features);
     const OwnedTensor grad_router = resources_.zeros(Dtype::f32, 1, rows_);
+    const OwnedTensor grad_up_bias = bias_of(plan_.up, resources_);
     const OwnedTensor scratch = resources_.zeros.bytes(plan_.backward_scratch(rows_).bytes);
     const auto weight = [&](const ExpertWeights& of, const Float8View& codes) -> ExpertsBackwardWeight {
       return {.weight = of.values(), .weight_amax = knows_amax ? of.amax() : Tensor{}, .codes = codes};
@@ -138,9 +155,11 @@ class MlpRun {
     experts_mlp_backward(plan_, resources_.backend,
                          {.saved = &saved_,
                           .routing = routing_.routing(),
+                          .wants = {.up_bias = plan_.up.bias},
                           .grad_output = grad_output,
                           .grad_input = grad_input,
                           .grad_router = grad_router,
+                          .grad_up_bias = view_of_bias(plan_.up, grad_up_bias),
                           .up = weight(up_, up_codes_),
                           .down = weight(down_, down_codes_),
                           .kept_up = kept_up,
@@ -155,7 +174,7 @@ class MlpRun {
   std::int64_t rows_;
   ZeroRouting routing_;
   ExpertWeights up_, down_;
-  OwnedTensor input_, output_, saved_memory_;
+  OwnedTensor input_, output_, up_bias_, saved_memory_;
   LinearSaved saved_;
   Float8View up_codes_{}, down_codes_{};
 };
@@ -167,7 +186,9 @@ void train_mlp(const TrainedExperts& of, const LinearConfig& config, bool fast_m
                                .config = config,
                                .experts = size.experts,
                                .shape = {.features = size.features, .hidden = size.hidden},
+                               .up_bias = size.bias,
                                .dtypes = {.input = of.dtype},
+                               .activation = size.bias ? kClampedSwiglu : ExpertsMlpPlanOptions{}.activation,
                                .fast_math = fast_math}),
              resources);
   run.infer();
@@ -178,9 +199,9 @@ void train_mlp(const TrainedExperts& of, const LinearConfig& config, bool fast_m
 // ---- two grouped layers --------------------------------------------------------------------------------------------
 
 // A weight [out_features, in_features] of each expert.
-std::array<LinearShape, 2> gate_up_and_down(std::int64_t features, std::int64_t hidden) {
-  return {LinearShape{.in_features = features, .out_features = 2 * hidden},
-          LinearShape{.in_features = hidden, .out_features = features}};
+std::array<LinearShape, 2> gate_up_and_down(const ExpertsSize& size, bool bias) {
+  return {LinearShape{.in_features = size.features, .out_features = 2 * size.hidden, .bias = bias},
+          LinearShape{.in_features = size.hidden, .out_features = size.features, .bias = bias}};
 }
 
 void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const RunResources& resources) {
@@ -191,6 +212,9 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
   const OwnedTensor input = resources.zeros(of.dtype, rows, in);
   const OwnedTensor output = resources.zeros(of.dtype, rows, out);
   const OwnedTensor grad_input = resources.zeros(of.dtype, rows, in);
+  const OwnedTensor experts_bias = bias_of(plan, resources);
+  const OwnedTensor grad_bias = bias_of(plan, resources);
+  const OwnedTensor grad_bias32 = bias_of(plan, Dtype::f32, resources);
   const OwnedTensor saved_memory = resources.zeros.bytes(plan.saved_memory(rows).bytes);
   LinearSaved saved{.memory = region_of(saved_memory)};
   for (const bool knows_amax : {false, true}) {
@@ -201,6 +225,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
       grouped_linear_forward(plan, resources.backend,
                              {.input = input,
                               .ends = routing.ends(),
+                              .bias = view_of_bias(plan, experts_bias),
                               .output = output,
                               .codes = codes,
                               .saved = keeps,
@@ -212,6 +237,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
       GroupedLinearBackwardTensors backward{.saved = &saved, .ends = routing.ends(), .grad_output = output};
       backward.grad_input = grad_input;
       backward.grad_weight = grad_weight;
+      backward.grad_bias = view_of_bias(plan, accumulate ? grad_bias32 : grad_bias);
       backward.accumulate = accumulate;
       backward.weight = weights.values();
       if (knows_amax) backward.weight_amax = weights.amax();
@@ -224,7 +250,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
 }
 
 void train_layers(const TrainedExperts& of, const LinearConfig& config, const RunResources& resources) {
-  for (const LinearShape& shape : gate_up_and_down(of.size.features, of.size.hidden)) {
+  for (const LinearShape& shape : gate_up_and_down(of.size, true)) {
     train_layer(of,
                 grouped_linear_plan({.name = of.size.name,
                                      .config = config,
@@ -245,11 +271,8 @@ void train_experts(const TrainedExperts& of, const RunResources& resources) {
       // Those of groups are summed separately.
       const bool whole = config.output.a->granularity != kRowGroups;
       if (fast && whole) config.grad_input.fast_accumulation = config.grad_weight.fast_accumulation = true;
-      if (of.size.bias) {
-        train_layers(of, config, resources);
-      } else {
-        train_mlp(of, config, fast, resources);
-      }
+      train_mlp(of, config, fast, resources);
+      if (of.size.bias) train_layers(of, config, resources);  // another activation's, or an exported program's
     }
   }
 }
@@ -260,7 +283,7 @@ void decode_experts(const ExpertsSize& size, Dtype dtype, std::span<const std::i
                     const RunResources& resources) {
   const auto [backend, stream, zeros] = resources;
   const CastSpec cast{.in = dtype, .out = Dtype::e4m3fn, .scale = kRowwise};
-  for (const LinearShape& shape : gate_up_and_down(size.features, size.hidden)) {
+  for (const LinearShape& shape : gate_up_and_down(size, false)) {
     const std::int64_t k = shape.in_features;
     const std::int64_t n = size.experts * shape.out_features;
     const OwnedTensor weight = zeros(dtype, n, k);

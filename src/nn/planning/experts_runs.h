@@ -17,7 +17,7 @@ struct ExpertsSize {
   std::int64_t chosen = 0;  // by each token
   std::int64_t features = 0;
   std::int64_t hidden = 0;
-  bool bias = false;  // then they are two grouped linear layers
+  bool bias = false;  // then they are gpt-oss's, also as two grouped linear layers
 };
 
 struct TrainedExperts {
