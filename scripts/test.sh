@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/test.sh                    what CI runs: set-up, build with warnings as errors, and the tests that need no GPU
 # scripts/test.sh nightly [<name>]   all that CI leaves out (label nightly): it says what that is, builds it and runs it
-# scripts/test.sh <name>             builds and runs the tests of CI whose names match
+# scripts/test.sh <name>             sets up, builds and runs the tests of CI whose names match
 # Every run of the same tree runs the same tests. GPU tests are built nightly, and scripts/gpu_check.sh runs them. The
 # sanitizers have their own presets: see CONTRIBUTING.md.
 set -euo pipefail
@@ -20,16 +20,25 @@ entries() {
   printf '%s\n' "$found"
 }
 
-# build_for <preset> <name>: the programs that these entries name, and what those need.
-build_for() {
-  local words targets
-  words=$(entries "$1" "$2" | python3 -c '
+# words_of <preset> <name>: the programs that these entries name; for those that import the package, its targets.
+words_of() {
+  entries "$1" "$2" | python3 -c '
 import pathlib, re, sys
 entries = set(sys.stdin.read().split())
 for file in pathlib.Path("build/ci").rglob("CTestTestfile.cmake"):
-    for name, command in re.findall(r"^add_test\(\[=\[(.*?)\]=\] (.*)\)$", file.read_text(), re.M):
+    text = file.read_text()
+    for name, command in re.findall(r"^add_test\(\[=\[(.*?)\]=\] (.*)\)$", text, re.M):
         if name in entries:
-            print(*(pathlib.Path(word).name for word in re.findall(r"\"([^\"]*/[^\"]*)\"", command)), sep="\n")')
+            print(*(pathlib.Path(word).name for word in re.findall(r"\"([^\"]*/[^\"]*)\"", command)), sep="\n")
+    for name, properties in re.findall(r"^set_tests_properties\(\[=\[(.*?)\]=\] (.*)\)$", text, re.M):
+        if name in entries and "PYTHONPATH=" in properties:
+            print("ingot_python", "ingot_cli", sep="\n")'
+}
+
+# build_for <preset> <name>: what these entries need.
+build_for() {
+  local words targets
+  words=$(words_of "$1" "$2")
   targets=$(ninja -C build/ci -t targets all | sed -n 's/^\([a-z][a-z0-9_]*\): phony$/\1/p' | grep -xF "$words" || true)
   # shellcheck disable=SC2086
   [ -z "$targets" ] || ninja -C build/ci $targets
@@ -51,22 +60,9 @@ run_tests() {
     { print; fflush() }'
 }
 
-if [ $# -gt 0 ] && [ "$1" != nightly ]; then
-  cmake --preset ci > /dev/null
-  entries ci "$1" > /dev/null
-  build_for ci "$1"
-  exec ctest --preset ci -R "$1" -j "$(nproc)"
-fi
-
-preset=${1:-ci}
-name=${2:-.}
-step "set-up"
-packages=(clang-format-14 doxygen)
-[ "$preset" = ci ] || packages+=(clang-tidy-14)
-scripts/setup.sh "${packages[@]}"
 # Python compiles what it imports; compiling all of PyTorch and transformers takes minutes.
 pip() { .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check "$@"; }
-pip numpy ml_dtypes pytest nanobind scikit-build-core
+tools() { pip numpy ml_dtypes pytest nanobind scikit-build-core; }
 # What only the tests need is downloaded and unpacked while the build runs.
 peers() {
   # PyTorch's build without CUDA: the comparisons with it need no GPU, and the default build takes gigabytes.
@@ -89,6 +85,24 @@ peers() {
     echo "test: PEFT, transformers, Lightning or matplotlib cannot be installed here; the tests with them are skipped"
   fi
 }
+
+if [ $# -gt 0 ] && [ "$1" != nightly ]; then
+  scripts/setup.sh
+  .venv/bin/python -c 'import ml_dtypes, nanobind, numpy, pytest, scikit_build_core' 2> /dev/null || tools
+  cmake --preset ci > /dev/null
+  entries ci "$1" > /dev/null
+  if words_of ci "$1" | grep -qx ingot_python; then peers; fi
+  build_for ci "$1"
+  exec ctest --preset ci -R "$1" -j "$(nproc)"
+fi
+
+preset=${1:-ci}
+name=${2:-.}
+step "set-up"
+packages=(clang-format-14 doxygen)
+[ "$preset" = ci ] || packages+=(clang-tidy-14)
+scripts/setup.sh "${packages[@]}"
+tools
 peers &
 peers=$!
 
