@@ -62,6 +62,13 @@ def pytest_runtest_call(item):
         pytest.skip(reason)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """In a log, which has no width, the reasons of failures are not cut at 80 columns."""
+    writer = terminalreporter.config.get_terminal_writer()
+    if not terminalreporter.isatty:
+        writer.fullwidth = max(writer.fullwidth, 320)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "nightly: takes seconds, and CI runs another test of its kind")
 

@@ -1,4 +1,10 @@
-"""A test that torch.compile() cannot compile, for there is no compiler, is skipped and names what is missing; others fail."""
+"""A test that torch.compile() cannot compile, for there is no compiler, is skipped and names what is missing; others fail, and a
+log says why."""
+
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 from conftest import without_compiler
@@ -25,3 +31,14 @@ def test_triton_in_another_process():
 
 def test_other_errors():
     assert without_compiler(RuntimeError("input: is on cpu and the weight on cuda:0")) is None
+
+
+def test_a_log_has_the_reason_of_a_failure(tmp_path):
+    name = "test_with_a_name_that_takes_all_of_the_eighty_columns_that_a_log_would_have_without_a_width"
+    (tmp_path / "test_it.py").write_text(f"def {name}():\n    raise RuntimeError('the reason')\n")
+    (tmp_path / "conftest.py").write_text("from conftest_of_ingot import pytest_terminal_summary\n")
+    (tmp_path / "conftest_of_ingot.py").write_text(pathlib.Path(__file__).with_name("conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path]
+    environment = {key: value for key, value in os.environ.items() if key not in ("CI", "BUILD_NUMBER", "COLUMNS", "PYTHONPATH")}
+    done = subprocess.run(command, env={**environment, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"{name} - RuntimeError: the reason" in done.stdout, done.stdout
