@@ -90,6 +90,7 @@ ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& 
       down_memory_(down_, c.dtype, backend, stream),
       grad_output_memory_(grad_output_, c.dtype, backend, stream),
       output_(DeviceMatrix::poisoned(c.tokens, c.features, c.dtype, backend, stream)),
+      hidden_(DeviceMatrix::poisoned(rows_of(c), plan.hidden_columns(), c.dtype, backend, stream)),
       grad_input_(DeviceMatrix::poisoned(c.tokens, c.features, c.dtype, backend, stream)),
       grad_router_(DeviceMatrix::poisoned(1, rows_of(c), Dtype::f32, backend, stream)),
       grad_up_(DeviceMatrix::poisoned(up_.rows, up_.cols, c.grad_weight, backend, stream)),
@@ -137,11 +138,13 @@ ExpertsMlpForwardTensors ExpertsMlpRun::forward_tensors() {
           .up_codes = up_view_,
           .down_codes = down_view_,
           .saved = &saved,
+          .hidden = hidden_,
           .scratch = forward_scratch_};
 }
 
 ExpertsMlpBackwardTensors ExpertsMlpRun::backward_tensors() {
   return {.saved = &saved,
+          .hidden = hidden_,
           .routing = routing(),
           .wants = wants,
           .grad_output = grad_output_memory_,

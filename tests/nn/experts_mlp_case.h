@@ -64,7 +64,7 @@ class ExpertsMlpRun {
   Matrix input_, router_, up_, down_, grad_output_, before_up_, before_down_, up_bias_;
   Rows rows_;
   DeviceMatrix input_memory_, weights_memory_, up_memory_, down_memory_, grad_output_memory_;
-  DeviceMatrix output_, grad_input_, grad_router_, grad_up_, grad_down_, up_amax_, down_amax_;
+  DeviceMatrix output_, hidden_, grad_input_, grad_router_, grad_up_, grad_down_, up_amax_, down_amax_;
   DeviceMatrix up_bias_memory_, grad_up_bias_;
   Buffer tokens_, of_tokens_, ends_;
   PoisonedRegion up_codes_, down_codes_, saved_memory_, forward_scratch_, kept_up_, kept_down_, backward_scratch_;

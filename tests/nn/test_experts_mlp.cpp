@@ -324,10 +324,18 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
   check_contains(forward([](auto& t) { t.scratch.bytes = 5; }), {"scratch: has 5 bytes, but needs "});
   check_contains(forward([](auto& t) { t.scratch = t.saved->memory; }),
                  {"experts \"moe\" saved: overlaps the scratch"});
+  check_contains(forward([](auto& t) { t.hidden = {}; }), {"experts \"moe\" hidden: is missing; it must be bf16"});
+  check_contains(forward([](auto& t) { t.hidden.cols = 24; }),
+                 {"hidden: is bf16[26, 24]", "but must be [26, 48] = the first layer's output of each row"});
+  check_contains(forward([](auto& t) { t.hidden.row_stride = 56; }),
+                 {"hidden: has rows that are apart, but must be dense"});
+  check_contains(forward([](auto& t) { t.hidden.data = t.saved->memory.data; }), {"saved: overlaps", "hidden"});
 
   check_contains(backward([](auto& t) { t.saved = nullptr; }), {"backward: has no forward() before it"});
   check_contains(backward([](auto& t) { t.routing.tokens.rows = 13; }),
                  {"routing.tokens: has 13 rows, but forward had 26"});
+  check_contains(backward([](auto& t) { t.hidden = {}; }), {"hidden: is missing"});
+  check_contains(backward([](auto& t) { t.hidden.data = t.kept_up.data; }), {"kept_up: overlaps", "hidden"});
   check_contains(backward([](auto& t) { t.grad_input = {}; }), {"grad_input: is missing"});
   check_contains(backward([](auto& t) { t.grad_router = {}; }), {"grad_router: is missing"});
   check_contains(backward([](auto& t) { t.down.codes = {}; }), {"down: is missing"});

@@ -46,7 +46,10 @@ struct ExpertsLeft {
 
 struct ExpertsPlan {
   ExpertsPlan(ExpertsMlpPlan of, bool all)
-      : plan(std::move(of)), saved(TorchSavedSize::of(plan)), left(ExpertsLeft::of(plan)), all_have_experts(all) {}
+      : plan(std::move(of)), saved(TorchSavedSize::of(plan)), left(ExpertsLeft::of(plan)), all_have_experts(all) {
+    kept[0] = TorchSavedSize::of_bytes([&](std::int64_t rows) { return plan.kept_memory(rows).up_bytes; });
+    kept[1] = TorchSavedSize::of_bytes([&](std::int64_t rows) { return plan.kept_memory(rows).down_bytes; });
+  }
 
   // The subject of messages.
   const std::string& subject() const { return plan.subject; }
@@ -57,6 +60,7 @@ struct ExpertsPlan {
 
   ExpertsMlpPlan plan;
   TorchSavedSize saved;
+  std::array<TorchSavedSize, 2> kept{};  // by backward, for the gradient of each layer's weights
   ExpertsLeft left;
   bool all_have_experts;
 };
@@ -138,6 +142,8 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   tensors.up_bias = up_bias.view;
   TorchResult output(true, tensor.sizes(), plan.up.rows.dtypes.input, device);
   tensors.output = output.view;
+  TorchResult hidden(keeps_saved, std::array{rows, plan.hidden_columns()}, plan.up.rows.dtypes.input, device);
+  tensors.hidden = hidden.view;
   TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(rows), device) : TorchRegion();
   LinearSaved saved{.memory = saved_memory.region()};
   if (keeps_saved) tensors.saved = &saved;
@@ -148,59 +154,24 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   experts_mlp_forward(plan, run.backend(), tensors, run.run());
 
   all.result<"output">() = std::move(output.tensor);
+  all.result<"hidden">() = std::move(hidden.tensor);
   if (keeps_saved) all.result<"saved">() = std::move(saved_memory).publish();
   if (leaves) all.result<"codes">() = std::move(left).publish();
-  run.note(all, all.result<"saved">());
+  for (const TorchTensor* each : {&all.result<"hidden">(), &all.result<"saved">()}) run.note(all, *each);
 }
 
-// What a backward keeps for the gradients of the weights.
-struct ExpertsKept {
-  TorchRegion up, down;
-};
-
-// The gradients of the weights, one after the other: PyTorch's memory is asked for once backward's scratch is free
-// again, and that of the second once what the first one read is.
-void weight_gradients(const ExpertsPlan& of, TorchArgumentsOf<kExpertsMlpBackward>& all, const TorchRun& run,
-                      const ExpertsMlpWeightGradientTensors& common, ExpertsKept kept) {
-  const auto gradient_of = [&](const GroupedLinearPlan& layer, const TorchTensor& main_grad, bool wanted,
-                               const auto& compute) {
-    TorchResult made(wanted && !main_grad.given(), ExpertsPlan::weight_sizes(layer), *layer.rows.dtypes.weight,
-                     run.device());
-    if (!wanted) return TorchTensor();
-    const bool adds = main_grad.given();
-    compute(adds ? main_grad_of(layer.rows, main_grad, run.device()) : made.view, adds);
-    return std::move(made.tensor);
-  };
-  const auto down = [&](const Tensor& into, bool adds) {
-    ExpertsMlpWeightGradientTensors tensors = common;
-    tensors.kept_down = kept.down.region();
-    tensors.grad_down = into;
-    tensors.accumulate_down = adds;
-    experts_mlp_weight_gradients(of.plan, run.backend(), tensors, run.run());
-  };
-  const auto up = [&](const Tensor& into, bool adds) {
-    ExpertsMlpWeightGradientTensors tensors = common;
-    tensors.kept_up = kept.up.region();
-    tensors.grad_up = into;
-    tensors.accumulate_up = adds;
-    experts_mlp_weight_gradients(of.plan, run.backend(), tensors, run.run());
-  };
-  all.result<"grad_down">() = gradient_of(of.plan.down, all.tensor<"down_main_grad">(), common.wants.down_weight, down);
-  kept.down = TorchRegion();
-  all.result<"grad_up">() = gradient_of(of.plan.up, all.tensor<"up_main_grad">(), common.wants.up_weight, up);
+ExpertsMlpGradients gradients_of(std::int64_t bits) {
+  return {.input = (bits & kInput) != 0,
+          .router = (bits & kRouter) != 0,
+          .up_weight = (bits & weight_bit(0)) != 0,
+          .down_weight = (bits & weight_bit(1)) != 0,
+          .up_bias = (bits & kBias) != 0};
 }
 
 void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
   const ExpertsMlpPlan& plan = of.plan;
-  std::int64_t bits = all.integer<"wants">();
-  bits = asked(bits, weight_bit(0), all.tensor<"up_main_grad">());
-  bits = asked(bits, weight_bit(1), all.tensor<"down_main_grad">());
-  const ExpertsMlpGradients wants{.input = (bits & kInput) != 0,
-                                  .router = (bits & kRouter) != 0,
-                                  .up_weight = (bits & weight_bit(0)) != 0,
-                                  .down_weight = (bits & weight_bit(1)) != 0,
-                                  .up_bias = (bits & kBias) != 0};
+  const ExpertsMlpGradients wants = gradients_of(all.integer<"wants">());
   const TorchTensor& gradient = all.tensor<"grad_output">();
   const TorchMatrix grad_output = matrix_of(gradient, {of.subject(), "grad_output"});
   const Device device = grad_output.view.device;
@@ -208,65 +179,96 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsRouting routing = routing_of(of, all, router, device);
   const std::int64_t rows = routing.tokens.rows;
   const TorchRun run(device, all, rows);
-  const TorchRegion saved_memory =
-      left_by_forward(all.tensor<"saved">(), of.saved.bytes(rows), {of.subject(), "saved"}, device);
-  const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = rows, .kept = true};
-  const ExpertsMlpKeptMemory keeps = plan.kept_memory(rows, wants);
-  ExpertsKept kept{TorchRegion(keeps.up_bytes, device), TorchRegion(keeps.down_bytes, device)};
-  {
-    TorchRegion left;
-    const bool has_left = all.tensor<"codes">().given() || !plan.down.weight_again.any;
-    if (wants.reaches_hidden() && has_left) {
+  const LinearSaved saved{.plan = plan.identity, .tokens = rows, .kept = true};
+  TorchRegion kept_up = wants.up_weight ? TorchRegion(of.kept[0].bytes(rows), device) : TorchRegion();
+  TorchRegion kept_down = wants.down_weight ? TorchRegion(of.kept[1].bytes(rows), device) : TorchRegion();
+  TorchMatrix hidden;
+  TorchRegion left;
+  if (wants.reaches_hidden()) {
+    hidden = operand_of(all.tensor<"hidden">(), {of.subject(), "hidden"}, device);
+    if (all.tensor<"codes">().given() || !plan.down.weight_again.any) {
       left = left_by_forward(all.tensor<"codes">(), of.left.bytes, {of.subject(), "codes"}, device);
     }
-    const ExpertsRegions of_left = regions_of(of.left, left.region());
-    std::array<TorchMatrix, 2> values;
-    const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchWeight& weight, const char* name,
-                               const MemoryRegion& mine, TorchMatrix& memory) {
-      const TensorName named{of.subject(), name};
-      if (!wanted) return ExpertsBackwardWeight{};
-      if (weight.is_codes()) {
-        return ExpertsBackwardWeight{
-            .codes = float8_experts(layer, WeightReader::grad_input, named, *weight.tensor, *weight.scale_inv, device)};
-      }
-      if (!layer.weight_again.any) return ExpertsBackwardWeight{.codes = expert_weight_codes(layer, mine, device)};
-      memory = operand_of(*weight.tensor, named, device);
-      return ExpertsBackwardWeight{.weight = memory.view, .weight_amax = floats_in(mine, device)};
-    };
-    const Dtype dtype = plan.up.rows.dtypes.input;
-    TorchResult grad_input(wants.input, gradient.sizes(), dtype, device);
-    TorchResult grad_router(wants.router, all.tensor<"router_weights">().sizes(), Dtype::f32, device);
-    TorchResult grad_up_bias(wants.up_bias, std::array{plan.up.experts, plan.hidden_columns()}, plan.up.bias_dtype(),
-                             device);
-    ExpertsMlpBackwardTensors tensors{.saved = &saved,
-                                      .routing = routing,
-                                      .wants = wants,
-                                      .grad_output = grad_output.view,
-                                      .grad_input = grad_input.view,
-                                      .grad_router = grad_router.view,
-                                      .grad_up_bias = grad_up_bias.view,
-                                      .kept_up = kept.up.region(),
-                                      .kept_down = kept.down.region()};
-    tensors.up = weight_of(plan.up, wants.input, up_weight_of(all), "up_weight", of_left.up, values[0]);
-    tensors.down =
-        weight_of(plan.down, wants.reaches_hidden(), down_weight_of(all), "down_weight", of_left.down, values[1]);
-    const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
-    const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
-    tensors.scratch = {scratch.data(), scratch_bytes};
-    experts_mlp_backward(plan, run.backend(), tensors, run.run());
-    all.result<"grad_input">() = std::move(grad_input.tensor);
-    all.result<"grad_router">() = std::move(grad_router.tensor);
-    all.result<"grad_up_bias">() = std::move(grad_up_bias.tensor);
   }
-  if (!wants.up_weight && !wants.down_weight) return;
-  weight_gradients(of, all, run, {.saved = &saved, .ends = routing.ends, .wants = wants}, std::move(kept));
+  const ExpertsRegions of_left = regions_of(of.left, left.region());
+  std::array<TorchMatrix, 2> values;
+  const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchWeight& weight, const char* name,
+                             const MemoryRegion& mine, TorchMatrix& memory) {
+    const TensorName named{of.subject(), name};
+    if (!wanted) return ExpertsBackwardWeight{};
+    if (weight.is_codes()) {
+      return ExpertsBackwardWeight{
+          .codes = float8_experts(layer, WeightReader::grad_input, named, *weight.tensor, *weight.scale_inv, device)};
+    }
+    if (!layer.weight_again.any) return ExpertsBackwardWeight{.codes = expert_weight_codes(layer, mine, device)};
+    memory = operand_of(*weight.tensor, named, device);
+    return ExpertsBackwardWeight{.weight = memory.view, .weight_amax = floats_in(mine, device)};
+  };
+  const Dtype dtype = plan.up.rows.dtypes.input;
+  TorchResult grad_input(wants.input, gradient.sizes(), dtype, device);
+  TorchResult grad_router(wants.router, all.tensor<"router_weights">().sizes(), Dtype::f32, device);
+  TorchResult grad_up_bias(wants.up_bias, std::array{plan.up.experts, plan.hidden_columns()}, plan.up.bias_dtype(),
+                           device);
+  ExpertsMlpBackwardTensors tensors{.saved = &saved,
+                                    .hidden = hidden.view,
+                                    .routing = routing,
+                                    .wants = wants,
+                                    .grad_output = grad_output.view,
+                                    .grad_input = grad_input.view,
+                                    .grad_router = grad_router.view,
+                                    .grad_up_bias = grad_up_bias.view,
+                                    .kept_up = kept_up.region(),
+                                    .kept_down = kept_down.region()};
+  tensors.up = weight_of(plan.up, wants.input, up_weight_of(all), "up_weight", of_left.up, values[0]);
+  tensors.down =
+      weight_of(plan.down, wants.reaches_hidden(), down_weight_of(all), "down_weight", of_left.down, values[1]);
+  const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
+  const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+  tensors.scratch = {scratch.data(), scratch_bytes};
+  experts_mlp_backward(plan, run.backend(), tensors, run.run());
+  all.result<"grad_input">() = std::move(grad_input.tensor);
+  all.result<"grad_router">() = std::move(grad_router.tensor);
+  all.result<"grad_up_bias">() = std::move(grad_up_bias.tensor);
+  if (wants.up_weight) all.result<"kept_up">() = std::move(kept_up).publish();
+  if (wants.down_weight) all.result<"kept_down">() = std::move(kept_down).publish();
+}
+
+void weight_gradient(TorchArgumentsOf<kExpertsMlpWeightGradient>& all) {
+  const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
+  const bool is_up = all.integer<"layer">() == 0;
+  const GroupedLinearPlan& layer = is_up ? of.plan.up : of.plan.down;
+  const std::int64_t wants = all.integer<"wants">();
+  const std::int64_t mine = weight_bit(is_up ? 0 : 1);
+  TorchTensor& main_grad = all.tensor<"main_grad">();
+  if ((asked(wants, mine, main_grad) & mine) == 0) return;
+  const Device device = all.tensor<"tokens">().device().value_or(Device{});
+  const std::int64_t rows = all.tensor<"tokens">().elements();
+  const TorchRun run(device, all, rows);
+  const TorchRegion memory =
+      left_by_forward(all.tensor<"saved">(), of.saved.bytes(rows), {of.subject(), "saved"}, device);
+  const TorchRegion kept =
+      left_by_forward(all.tensor<"kept">(), of.kept[is_up ? 0 : 1].bytes(rows), {of.subject(), "kept"}, device);
+  const LinearSaved saved{.memory = memory.region(), .plan = of.plan.identity, .tokens = rows, .kept = true};
+  const TorchTensor& ends = all.tensor<"ends">();
+  const bool adds = main_grad.given();
+  TorchResult made(!adds, ExpertsPlan::weight_sizes(layer), *layer.rows.dtypes.weight, device);
+  ExpertsMlpWeightGradientTensors tensors{
+      .saved = &saved,
+      .ends = {.data = int32_of(ends, {of.subject(), "ends"}, device), .experts = ends.elements(), .device = device},
+      .wants = gradients_of(wants)};
+  (is_up ? tensors.kept_up : tensors.kept_down) = kept.region();
+  (is_up ? tensors.grad_up : tensors.grad_down) = adds ? main_grad_of(layer.rows, main_grad, device) : made.view;
+  (is_up ? tensors.accumulate_up : tensors.accumulate_down) = adds;
+  experts_mlp_weight_gradients(of.plan, run.backend(), tensors, run.run());
+  all.result<"grad_weight">() = std::move(made.tensor);
 }
 
 constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, forward>,
-                                          kTorchOperator<kExpertsMlpBackward, backward>};
+                                          kTorchOperator<kExpertsMlpBackward, backward>,
+                                          kTorchOperator<kExpertsMlpWeightGradient, weight_gradient>};
 
-// sizes: experts, features, hidden. Returns (number, saved_constant, saved_per_128_rows, codes_bytes, backward reads
-// weights, takes gate and up).
+// sizes: experts, features, hidden. Returns (number, saved, kept_up, kept_down, codes_bytes, backward reads weights,
+// takes gate and up), of which the first three are bytes: a constant, and as many for every 128 rows.
 nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
                            const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
                            bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts,
@@ -283,13 +285,14 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
                                      .fast_math = fast_math,
                                      .grad_weight = grad_weight}),
                    all_have_experts);
-  const auto [constant, per_unit] = plan.saved;
+  const auto bytes_of = [](const TorchSavedSize& size) { return nb::make_tuple(size.constant, size.per_unit); };
+  const nb::tuple saved = bytes_of(plan.saved), kept_up = bytes_of(plan.kept[0]), kept_down = bytes_of(plan.kept[1]);
   const std::size_t left = plan.left.bytes;
   const bool reads_weight = plan.plan.down.weight_again.any;
   const bool gated = plan.plan.gated;
   const std::uint64_t identity = plan.plan.identity + (all_have_experts ? 0 : 1);
   const std::int64_t number = plans_of<ExpertsPlan>().add(identity, std::move(plan), {sizes_text(hidden, features)});
-  return nb::make_tuple(number, constant, per_unit, left, reads_weight, gated);
+  return nb::make_tuple(number, saved, kept_up, kept_down, left, reads_weight, gated);
 }
 
 const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {

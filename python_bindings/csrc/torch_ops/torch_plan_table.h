@@ -121,8 +121,13 @@ struct TorchSavedSize {
 
   template <class Plan>
   static TorchSavedSize of(const Plan& plan) {
-    const std::size_t constant = plan.saved_memory(0).bytes;
-    return {.constant = constant, .per_unit = plan.saved_memory(kTokensPerUnit).bytes - constant};
+    return of_bytes([&](std::int64_t tokens) { return plan.saved_memory(tokens).bytes; });
+  }
+  // The same of other memory, whose bytes for so many tokens a function says.
+  template <class Bytes>
+  static TorchSavedSize of_bytes(const Bytes& bytes_of) {
+    const std::size_t constant = bytes_of(0);
+    return {.constant = constant, .per_unit = bytes_of(kTokensPerUnit) - constant};
   }
 
   std::size_t bytes(std::int64_t tokens) const {

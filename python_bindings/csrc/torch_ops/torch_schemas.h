@@ -257,23 +257,30 @@ inline constexpr TorchSchema kGroupedLinearBackward{
 
 // The MLPs of experts. up_weight: (experts, hidden or 2 * hidden, features), down_weight: (experts, features, hidden).
 // router_weights: float32, one for each row; tokens: int32, the token of each row; rows: int32, the rows of each token,
-// token by token; ends: int32. `saved` as of a linear layer; `codes`: of both weights, or their maxima where backward
-// casts them again and is given them.
+// token by token; ends: int32. hidden: the first layer's output, (rows, hidden or 2 * hidden). `saved` and `kept_*` are
+// what forward and backward leave for the gradients of the weights; `codes`: of both weights, or their maxima where
+// backward casts them again and is given them.
 inline constexpr TorchSchema kExpertsMlpForward{
     .name = "experts_mlp_forward",
     .arguments =
         "Tensor input, Tensor router_weights, Tensor up_weight, Tensor down_weight, Tensor tokens, Tensor rows,"
         " Tensor ends, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None,"
         " Tensor? up_bias=None",
-    .results = "Tensor output, Tensor saved, Tensor codes"};
+    .results = "Tensor output, Tensor hidden, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kExpertsMlpBackward{
     .name = "experts_mlp_backward",
     .arguments =
         "Tensor grad_output, Tensor router_weights, Tensor? up_weight, Tensor? down_weight, Tensor tokens,"
-        " Tensor rows, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants,"
+        " Tensor rows, Tensor ends, Tensor? hidden, Tensor? codes, int plan, int wants,"
         " Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
-    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up, Tensor grad_down, Tensor grad_up_bias",
-    .in_place = "Tensor(a!)? up_main_grad=None, Tensor(b!)? down_main_grad=None"};
+    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up_bias, Tensor kept_up, Tensor kept_down"};
+// Of one of both layers, 0 or 1, with backward's `kept` of it and its `wants`: one after the other, so that what the
+// first one read is free when the second one's memory is asked for.
+inline constexpr TorchSchema kExpertsMlpWeightGradient{
+    .name = "experts_mlp_weight_gradient",
+    .arguments = "Tensor tokens, Tensor ends, Tensor saved, Tensor kept, int plan, int wants, int layer",
+    .results = "Tensor grad_weight",
+    .in_place = "Tensor(a!)? main_grad=None"};
 
 inline constexpr TorchSchema kSyncAmaxHistory{
     .name = "sync_amax_history",
@@ -307,6 +314,7 @@ inline constexpr std::array kTorchSchemas{&kLinearForward,
                                           &kGroupedLinearBackward,
                                           &kExpertsMlpForward,
                                           &kExpertsMlpBackward,
+                                          &kExpertsMlpWeightGradient,
                                           &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward and one backward, as _grouped_layer.py has them of
-one layer. experts_mlp() calls it with the indices that say which rows each token has."""
+"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward, one backward, and one for the gradient of each
+weight, so that what each of them is the last to read can go before the next one's memory is asked for. experts_mlp() calls it
+with the indices that say which rows each token has."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 
@@ -21,6 +22,7 @@ from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
 
 _UP, _DOWN = of_layer(ops.WEIGHT, 0), of_layer(ops.WEIGHT, 1)
 _EDGES = {_UP: 2, _DOWN: 3}  # among what _ExpertsMlp is applied to
+_REACHES_HIDDEN = ops.INPUT | ROUTER | _UP | ops.BIAS  # the gradients of what comes before the second layer
 
 
 class ExpertsFacts(NamedTuple):
@@ -32,8 +34,9 @@ class ExpertsFacts(NamedTuple):
     hidden: int
     input_dtype: torch.dtype
     weight_dtype: torch.dtype
-    saved_constant: int
-    saved_per_unit: int
+    saved: Tuple[int, int]  # bytes: a constant, and as many for every 128 rows
+    kept_up: Tuple[int, int]
+    kept_down: Tuple[int, int]
     codes_bytes: int
     reads_weight: bool
     gated: bool
@@ -56,27 +59,37 @@ def _plan_of_trace(recipe, experts, features, hidden, *rest):
 @fake("experts_mlp_forward")
 def _(input, tokens, plan, keep):
     facts = _PLANS[plan]
-    saved = facts.saved_constant + ops.units_of(tokens[:, None]) * facts.saved_per_unit
+    saves = keep & ops.KEEP_SAVED
     return (
         input.new_empty(input.shape, dtype=facts.input_dtype),
-        ops.bytes_of(input, saved) if keep & ops.KEEP_SAVED else None,
+        input.new_empty((tokens.shape[0], facts.up_shape()[1]), dtype=facts.input_dtype) if saves else None,
+        _bytes_of_rows(tokens, facts.saved) if saves else None,
         ops.bytes_of(input, facts.codes_bytes) if keep & ops.KEEP_CODES else None,
     )
 
 
+def _bytes_of_rows(tokens, size):
+    constant, per_unit = size
+    return ops.bytes_of(tokens, constant + ops.units_of(tokens[:, None]) * per_unit)
+
+
 @fake("experts_mlp_backward")
-def _(grad_output, router_weights, plan, wants, up_main_grad=None, down_main_grad=None):
+def _(grad_output, router_weights, tokens, plan, wants):
     facts = _PLANS[plan]
-    weight = lambda bit, shape, main_grad: (
-        grad_output.new_empty(shape, dtype=facts.weight_dtype) if wants & bit and main_grad is None else None
-    )
     return (
         grad_output.new_empty(grad_output.shape, dtype=facts.input_dtype) if wants & ops.INPUT else None,
         torch.empty_like(router_weights) if wants & ROUTER else None,
-        weight(_UP, facts.up_shape(), up_main_grad),
-        weight(_DOWN, facts.down_shape(), down_main_grad),
         grad_output.new_empty(facts.up_shape()[:2], dtype=bias_dtype_of(facts.input_dtype)) if wants & ops.BIAS else None,
+        _bytes_of_rows(tokens, facts.kept_up) if wants & _UP else None,
+        _bytes_of_rows(tokens, facts.kept_down) if wants & _DOWN else None,
     )
+
+
+@fake("experts_mlp_weight_gradient")
+def _(saved, plan, layer, main_grad=None):
+    facts = _PLANS[plan]
+    shape = facts.down_shape() if layer else facts.up_shape()
+    return saved.new_empty(shape, dtype=facts.weight_dtype) if main_grad is None else None
 
 
 @flops("experts_mlp_forward")
@@ -89,9 +102,15 @@ def _(tokens, up_weight, down_weight) -> int:
 def _(tokens, plan, wants) -> int:
     _, up, features = _PLANS[plan].up_shape()
     _, _, hidden = _PLANS[plan].down_shape()
-    of_up = bool(wants & ops.INPUT) + bool(wants & _UP)
-    of_down = bool(wants & (ops.INPUT | ROUTER | _UP)) + bool(wants & _DOWN)
+    of_up = bool(wants & ops.INPUT)
+    of_down = bool(wants & _REACHES_HIDDEN)
     return 2 * tokens[0] * features * (of_up * up + of_down * hidden)
+
+
+@flops("experts_mlp_weight_gradient")
+def _(tokens, plan, layer) -> int:
+    _, n, k = _PLANS[plan].down_shape() if layer else _PLANS[plan].up_shape()
+    return 2 * tokens[0] * n * k
 
 
 def _frees_weights() -> bool:
@@ -109,7 +128,9 @@ def stacked(up: torch.Tensor) -> torch.Tensor:
 
 
 class _ExpertsMlp(torch.autograd.Function):
-    """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again."""
+    """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again.
+    For M rows, tensors of 16 bits and a gated MLP of `hidden` these are M * (features + 5 * hidden) bytes: `features` and `hidden`
+    of codes, 4 * hidden of that output. In 16 bits they would be 2 * M * (features + 3 * hidden)."""
 
     @staticmethod
     def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad, up_bias):
@@ -120,13 +141,17 @@ class _ExpertsMlp(torch.autograd.Function):
         leaves = reaches_hidden and not (reads_weight and (is_gathered(up) or is_gathered(down) or _frees_weights()))
         keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs) else 0)
         operands = input, router_weights, stacked(up), down, *index
-        output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
+        output, hidden, saved, codes = torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
         ctx.name, ctx.plan, ctx.wants, ctx.pairs = name, plan, _wants_of(needs), up.dim() == 4
+        # When the second gradient is made, both are there, and what it reads: the less of both.
+        ctx.order = (0, 1) if up.shape[-2] * (2 if ctx.pairs else 1) >= down.shape[1] else (1, 0)
         main_grads = up_main_grad, down_main_grad
         ctx.main_grads = main_grads  # not saved as autograd does: accumulation changes them before backward
         ctx.weights = None if not any(each is not None for each in main_grads) or torch.compiler.is_compiling() else (up, down)
         again = reads_weight and reaches_hidden
-        ctx.save_for_backward(saved, codes, router_weights, up if again else None, down if again else None, *index)
+        hidden = hidden if reaches_hidden else None
+        saved = saved if needs[2] or needs[3] else None
+        ctx.save_for_backward(hidden, saved, codes, router_weights, up if again else None, down if again else None, *index)
         return output
 
     @staticmethod
@@ -157,15 +182,33 @@ class _ExpertsMlp(torch.autograd.Function):
 
 
 def _gradients(ctx, grad_output, main_grads, wants):
-    saved, codes, router_weights, up, down, *index = ctx.saved_tensors
+    """Of input, router's weights, up, down and biases. What a call is the last to read goes before the next one asks for memory,
+    unless the graph is retained; a compiler lets it go by itself."""
+    hidden, saved, codes, router_weights, up, down, *index = ctx.saved_tensors
+    if not torch.compiler.is_compiling():
+        ctx.maybe_clear_saved_tensors()
     up = None if up is None else stacked(up)  # such a copy is not kept
-    arguments = grad_output, router_weights, up, down, *index, saved, codes, ctx.plan
-    if not any(each is not None for each in main_grads):
-        return torch.ops.ingot.experts_mlp_backward.default(*arguments, wants)
+    arguments = grad_output, router_weights, up, down, *index, hidden, codes, ctx.plan, wants
+    *of_input, of_bias, kept_up, kept_down = torch.ops.ingot.experts_mlp_backward.default(*arguments)
+    del hidden, codes, arguments
+    kept, of_weights = [kept_up, kept_down], [None, None]
+    del kept_up, kept_down
+    for layer in ctx.order:
+        mine, kept[layer] = kept[layer], None
+        if mine is not None:
+            of_weights[layer] = _weight_gradient(index, saved, mine, ctx.plan, wants, layer, main_grads[layer])
+        del mine
+    return *of_input, *of_weights, of_bias
+
+
+def _weight_gradient(index, saved, kept, plan, wants, layer, main_grad):
+    tokens, _, ends = index
+    if main_grad is None:
+        return torch.ops.ingot.experts_mlp_weight_gradient.default(tokens, ends, saved, kept, plan, wants, layer)
     if torch.compiler.is_compiling():
         wants |= ASKS_ENGINE
-    named = dict(zip(("up_main_grad", "down_main_grad"), main_grads))
-    return torch.ops.ingot.experts_mlp_backward.in_place(*arguments, wants, **named)
+    arguments = tokens, ends, saved, kept, plan, wants, layer
+    return torch.ops.ingot.experts_mlp_weight_gradient.in_place(*arguments, main_grad=main_grad)
 
 
 class Rows(NamedTuple):

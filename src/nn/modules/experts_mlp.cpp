@@ -34,6 +34,14 @@ class ExpertsChecker : public LinearChecker {
   void tokens(const NamedTensor& tensor, std::int64_t tokens) const {
     all(tensor, plan_->up.rows.dtypes.input, ", the plan's dtype", tokens, plan_->shape.features, "[tokens, features]");
   }
+  // The first layer's output, dense.
+  void hidden(const NamedTensor& tensor, std::int64_t rows) const {
+    all(tensor, plan_->up.rows.dtypes.input, ", the plan's dtype", rows, plan_->hidden_columns(),
+        "the first layer's output of each row");
+    if (rows > 1 && tensor.tensor->row_stride != tensor.tensor->cols) {
+      refuse(tensor.name, "has rows that are apart, but must be dense");
+    }
+  }
   void ends(const ExpertEnds& ends) const {
     if (ends.experts != plan_->up.experts) {
       refuse("ends", fmt::format("are of {} experts, but the layers have {}", ends.experts, plan_->up.experts));
@@ -131,10 +139,15 @@ void check_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMl
   const std::int64_t rows = t.routing.tokens.rows;
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   const std::size_t saved = t.saved != nullptr ? plan.saved_memory(rows).bytes : 0;
-  if (t.saved != nullptr) check.region("saved", t.saved->memory, saved, {input, output, weights});
+  const NamedTensor hidden{"hidden", &t.hidden};
+  if (t.saved != nullptr) {
+    check.hidden(hidden, rows);
+    check.disjoint(hidden, {input, output, weights});
+    check.region("saved", t.saved->memory, saved, {input, output, weights, hidden});
+  }
   if (gives_scratch(run.stream)) return;
   const std::size_t scratch = plan.forward_scratch(rows, pass, observes_values(run)).bytes;
-  check.scratch(t.scratch, scratch, {input, output, weights});
+  check.scratch(t.scratch, scratch, {input, output, weights, hidden});
   if (t.saved != nullptr) check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
@@ -160,17 +173,20 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
   if (t.wants.router) {
     check.all(grad_router, Dtype::f32, ", as the router's weights are", 1, rows, "one for each row");
   }
-  if (t.wants.reaches_hidden()) check.weight("down", plan.down, t.down);
+  const NamedTensor hidden{"hidden", &t.hidden};
+  if (t.wants.reaches_hidden()) {
+    check.hidden(hidden, rows);
+    check.weight("down", plan.down, t.down);
+  }
   const NamedTensor grad_up_bias{"grad_up_bias", &t.grad_up_bias};
   if (t.wants.up_bias) {
     check.dtype(grad_up_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     check.of_experts(grad_up_bias, t.grad_up_bias.dtype, "", plan.up.experts, plan.hidden_columns());
-    check.disjoint(grad_up_bias, {grad_output, grad_input, grad_router, weights});
+    check.disjoint(grad_up_bias, {grad_output, grad_input, grad_router, weights, hidden});
   }
-  check.disjoint(grad_input, {grad_output, weights});
-  check.disjoint(grad_router, {grad_output, grad_input, weights});
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights, grad_up_bias};
-  check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, tensors);
+  check.disjoint(grad_input, {grad_output, weights, hidden});
+  check.disjoint(grad_router, {grad_output, grad_input, weights, hidden});
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights, hidden, grad_up_bias};
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
   check.region("kept_up", t.kept_up, kept.up_bytes, tensors);
   check.region("kept_down", t.kept_down, kept.down_bytes, tensors);
@@ -260,7 +276,7 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
       plan.forward_scratch(rows, keeps ? LinearPass::training : LinearPass::inference, observes_values(run));
   const ExpertsMlpSavedMemory saved = plan.saved_memory(rows);
   const MemoryRegion memory = keeps ? t.saved->memory : MemoryRegion{};
-  const Tensor hidden = keeps ? saved.hidden.in(memory, device) : scratch.hidden.in(t.scratch, device);
+  const Tensor hidden = keeps ? t.hidden : scratch.hidden.in(t.scratch, device);
   const MemoryRegion of_layer = part_of(t.scratch, scratch.layer_begin, scratch.layer_bytes);
   LinearSaved up_saved = saved_of(plan.up, memory, saved.up_begin, saved.up_bytes, rows);
   LinearSaved down_saved = saved_of(plan.down, memory, saved.down_begin, saved.down_bytes, rows);
@@ -315,12 +331,11 @@ Float8View gradient_codes(const GroupedLinearPlan& layer, const ExpertsMlpCodes&
 void enqueue_activation_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
                                   const Tensor& grad_activation, const GroupedGradOutput& grad_hidden,
                                   const LinearRun& run) {
-  const Tensor hidden = plan.saved_memory(t.saved->tokens).hidden.in(t.saved->memory, backend.device());
   const ElementwiseSpec spec = plan.activation_gradients(t.wants);
   const ElementwiseInputs inputs(spec);
   ElementwiseTensors tensors{
-      .input = first_of(plan, hidden),
-      .inputs = inputs_of(inputs.all(), second_of(plan, hidden), t.routing.weights, grad_activation),
+      .input = first_of(plan, t.hidden),
+      .inputs = inputs_of(inputs.all(), second_of(plan, t.hidden), t.routing.weights, grad_activation),
       .output = first_of(plan, grad_hidden.values),
       .second = second_of(plan, grad_hidden.values),
       .row_amax = grad_hidden.row_amax,

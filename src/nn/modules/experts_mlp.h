@@ -45,9 +45,9 @@ struct ExpertsMlpPlanOptions {
   std::string subject{};    // what messages call it; default: experts "<name>"
 };
 
-// What forward keeps for backward, of M rows.
+// What forward keeps for the gradients of weights, of M rows. For backward it keeps the first layer's output, a tensor
+// of its own: the largest by far, and free again once backward has read it.
 struct ExpertsMlpSavedMemory {
-  TensorPlace hidden{};                    // [M, H] or [M, 2 * H]: the first layer's output
   std::size_t up_begin = 0, up_bytes = 0;  // the regions of the layers
   std::size_t down_begin = 0, down_bytes = 0;
   std::size_t bytes = 0;
@@ -148,6 +148,7 @@ struct ExpertsMlpForwardTensors {
   Float8View up_codes{};         // cast_expert_weights() of plan.up
   Float8View down_codes{};       // and of plan.down
   LinearSaved* saved = nullptr;  // of plan.saved_memory(M); null: keeps nothing
+  Tensor hidden{};               // [M, H] or [M, 2 * H], dense: written for backward, if there is a `saved`
   MemoryRegion scratch{};        // plan.forward_scratch(M, ...), unless the stream's allocator gives it
 };
 
@@ -159,8 +160,9 @@ struct ExpertsBackwardWeight {
 };
 
 struct ExpertsMlpBackwardTensors {
-  const LinearSaved* saved = nullptr;
-  ExpertsRouting routing{};  // forward's
+  const LinearSaved* saved = nullptr;  // its memory is not read: experts_mlp_weight_gradients() does
+  Tensor hidden{};                     // forward's, if wants.reaches_hidden(); nothing reads it after this call
+  ExpertsRouting routing{};            // forward's
   // All that this step computes: those of the weights by experts_mlp_weight_gradients(), for which this call keeps what
   // they need.
   ExpertsMlpGradients wants{};

@@ -114,7 +114,6 @@ ElementwiseSpec ExpertsMlpPlan::activation_gradients(const ExpertsMlpGradients& 
 ExpertsMlpSavedMemory ExpertsMlpPlan::saved_memory(std::int64_t rows) const {
   ExpertsMlpSavedMemory memory{.up_bytes = up.saved_memory(rows).bytes, .down_bytes = down.saved_memory(rows).bytes};
   MemoryPlaces places;
-  places.values(memory.hidden, up.rows.dtypes.input, rows, hidden_columns());
   memory.up_begin = places.region(memory.up_bytes);
   memory.down_begin = places.region(memory.down_bytes);
   memory.bytes = places.bytes();

@@ -98,6 +98,7 @@ class MlpRun {
         input_(resources.zeros(of.dtype, of.tokens, of.size.features)),
         output_(resources.zeros(of.dtype, of.tokens, of.size.features)),
         up_bias_(bias_of(plan_.up, resources)),
+        hidden_(resources.zeros(of.dtype, rows_, plan_.hidden_columns())),
         saved_memory_(resources.zeros.bytes(plan_.saved_memory(rows_).bytes)),
         saved_{.memory = region_of(saved_memory_)} {}
 
@@ -139,6 +140,7 @@ class MlpRun {
                          .up_codes = up_codes_,
                          .down_codes = down_codes_,
                          .saved = saved,
+                         .hidden = hidden_,
                          .scratch = region_of(scratch)},
                         {resources_.stream});
   }
@@ -154,6 +156,7 @@ class MlpRun {
     };
     experts_mlp_backward(plan_, resources_.backend,
                          {.saved = &saved_,
+                          .hidden = hidden_,
                           .routing = routing_.routing(),
                           .wants = {.up_bias = plan_.up.bias},
                           .grad_output = grad_output,
@@ -174,7 +177,7 @@ class MlpRun {
   std::int64_t rows_;
   ZeroRouting routing_;
   ExpertWeights up_, down_;
-  OwnedTensor input_, output_, up_bias_, saved_memory_;
+  OwnedTensor input_, output_, up_bias_, hidden_, saved_memory_;
   LinearSaved saved_;
   Float8View up_codes_{}, down_codes_{};
 };

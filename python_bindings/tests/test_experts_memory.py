@@ -1,0 +1,98 @@
+"""The memory of a mixture of experts' MLPs, counted on the CPU: what a forward keeps, and what is alive while its backward runs.
+bench/train_experts.py measures the peak of whole steps on a GPU."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from ingot.torch import LinearOptions, experts_mlp
+from live_memory import LiveMemory, counted_backend
+from torch.autograd.graph import saved_tensors_hooks
+
+TOKENS, CHOSEN, EXPERTS, FEATURES, HIDDEN = 512, 4, 8, 128, 176
+ROWS = TOKENS * CHOSEN
+# Rows that transposed codes have room for, and f32 scale_inv in 128 of their bytes: blockwise, slots of 128 for each expert.
+SLOTS = {"blockwise": ROWS + 128 * EXPERTS}
+RECIPES = ["rowwise", "tensorwise", "blockwise"]
+WAYS = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+GRADIENTS = 2 * EXPERTS * 3 * HIDDEN * FEATURES  # bytes of both weights' gradients, a third of them of down's
+INDEX = 4 * ROWS * 3 + 8 * 2 * ROWS + 4 * EXPERTS  # int32 and float32 of rows, what the routing itself keeps of int64
+SLACK = 4 * EXPERTS * (FEATURES + 3 * HIDDEN) + 8192  # maxima and scale_inv of weights and columns, what is aligned
+
+
+def codes_bytes(recipe, features):
+    """Of transposed codes of a tensor (ROWS, features)."""
+    return SLOTS.get(recipe, ROWS) * features * (128 + 4 * (recipe in SLOTS)) // 128
+
+
+def step(recipe, compiled, live, retain_graph=False):
+    """Returns what a forward's graph keeps (each memory once, without the operands), the bytes alive after each operator of
+    backward that Ingot has, and output and gradients."""
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    values = lambda *sizes: torch.randn(*sizes, generator=generator).bfloat16()
+    x, weights, up, down = values(TOKENS, FEATURES), values(TOKENS, CHOSEN), values(EXPERTS, 2 * HIDDEN, FEATURES), values(EXPERTS, FEATURES, HIDDEN)
+    index = torch.rand(TOKENS, EXPERTS, generator=generator).argsort(1)[:, :CHOSEN]
+    given = [each.requires_grad_() for each in (x, weights, up, down)]
+    options = LinearOptions(recipe, name="moe", keep_weight_codes=False)
+    call = lambda *each: experts_mlp(each[0], index, *each[1:], options)
+    sizes, own = {}, {each.untyped_storage().data_ptr() for each in (*given, index)}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    if compiled:
+        call = torch.compile(call, backend=counted_backend(live), fullgraph=True)
+        output = call(*given)
+    else:
+        with live, saved_tensors_hooks(note, lambda tensor: tensor):
+            output = call(*given)
+    kept = live.bytes - 2 * output.numel() if compiled else sum(sizes.values())
+    live.restart()
+    grad = torch.ones_like(output)
+    if compiled:
+        gradients = torch.autograd.grad(output, given, grad, retain_graph=retain_graph)
+    else:
+        with live:
+            gradients = torch.autograd.grad(output, given, grad, retain_graph=retain_graph)
+    calls = [(name.split(".")[1].removeprefix("experts_mlp_"), size) for name, size in live.calls if name.startswith("ingot.")]
+    return kept, calls, [output, *gradients]
+
+
+@WAYS
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_a_forward_keeps(recipe, compiled):
+    """Codes of the inputs of both layers, and the first one's output in 16 bits; the operands and codes of weights are not kept.
+    In 16 bits the rows, that output and the activation would be 2 * (features + 3 * hidden) bytes of each row."""
+    kept, _, _ = step(recipe, compiled, LiveMemory())
+    bound = codes_bytes(recipe, FEATURES) + codes_bytes(recipe, HIDDEN) + 4 * HIDDEN * ROWS
+    assert bound <= kept <= bound + INDEX + SLACK
+    assert recipe in SLOTS or kept < 0.85 * 2 * ROWS * (FEATURES + 3 * HIDDEN)
+
+
+@WAYS
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_alive_in_backward(recipe, compiled):
+    """The first layer's output has gone when the weights' gradients are made, and the codes that the first one of these reads
+    when the second one is made."""
+    live = LiveMemory()
+    _, calls, results = step(recipe, compiled, live)
+    assert [name for name, _ in calls] == ["backward", "weight_gradient", "weight_gradient"]
+    saved = codes_bytes(recipe, FEATURES) + codes_bytes(recipe, HIDDEN)
+    others = INDEX + SLACK + 3 * 2 * TOKENS * FEATURES  # output, its gradient and the input's
+    bounds = [
+        saved + codes_bytes(recipe, 2 * HIDDEN) + codes_bytes(recipe, FEATURES) + GRADIENTS * 2 // 3,
+        saved + codes_bytes(recipe, FEATURES) + GRADIENTS,
+    ]
+    for (name, size), bound in zip(calls[1:], bounds):
+        assert size <= bound + others, (name, size, bound)
+    again = step(recipe, not compiled, LiveMemory(), retain_graph=True)[2]
+    assert all(map(torch.equal, results, again))
+
+
+def test_a_retained_graph_keeps_all():
+    live = LiveMemory()
+    kept, calls, _ = step("rowwise", False, live, retain_graph=True)
+    assert all(size >= kept for _, size in calls)
