@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recording.h"
@@ -271,6 +273,47 @@ BOOST_AUTO_TEST_CASE(grouped_gemms_that_decode) {
                                  .tokens = counts});
     BOOST_TEST_CHECK(grouped_gemms_of(dry) == expected, boost::test_tools::per_element());
     BOOST_TEST(casts_of(dry.recording()).contains("cast bf16->e4m3fn scale=row out=codes"));
+  }
+}
+
+// The choice is asked directly here, for each number of tokens: gpt-oss's checkpoints are MXFP4, with biases.
+BOOST_AUTO_TEST_CASE(weights_of_few_bits_that_decode) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t tokens = 1; tokens <= 256; ++tokens) counts.push_back(tokens);
+  for (const char* const gpu : {"h200", "a100"}) {
+    const MatmulDevice device = matmul_device(gpu_named(gpu));
+    for (const char* const model : {"gpt-oss-20b", "gpt-oss-120b"}) {
+      const ModelExperts& experts = known_model(model).experts;
+      for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+        Lines expected;
+        for (const std::int64_t tokens : counts) {
+          for (const std::int64_t n : {2 * experts.intermediate, std::int64_t{2880}}) {
+            const MatmulSize size = size_of_experts({tokens * experts.chosen, n, 2880}, experts.count, std::nullopt);
+            const DequantMatmulSpec spec{.x = dtype,
+                                         .weight = Dtype::e2m1fn,
+                                         .out = dtype,
+                                         .scale = kRowGroups32,
+                                         .scale_inv = Dtype::e8m0fnu,
+                                         .layout = WeightLayout::packed,
+                                         .bias = true,
+                                         .experts = true};
+            for (const DequantMatmulSpec& each : dequant_order(spec, size, device)) {
+              expected.insert(print(KernelSpec(each)));
+            }
+          }
+        }
+        DryRun dry(gpu_named(gpu));
+        const std::vector<DecodedLayer> layers = decoding_layers(known_model(model));
+        run_decoding(dry.backend(),
+                     {.layers = {layers.back()}, .tokens = counts, .dtype = dtype, .grouped_gemms = false});
+        Lines made;
+        for (const KernelPass& each : kernels_of(dry.recording(), device)) {
+          if (std::holds_alternative<DequantMatmulSpec>(each.spec)) made.insert(print(each.spec));
+        }
+        BOOST_TEST_CHECK(made == expected, boost::test_tools::per_element());
+        BOOST_TEST(grouped_gemms_of(dry).empty());
+      }
+    }
   }
 }
 

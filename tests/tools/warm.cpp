@@ -348,7 +348,40 @@ std::size_t count_grouped(const std::vector<WarmJob>& jobs) {
       std::ranges::count_if(jobs, [](const WarmJob& job) { return job.source.name.starts_with("grouped_gemm"); }));
 }
 
+// Matmuls by weights of many experts, decoded within the kernel.
+std::size_t count_of_experts(const std::vector<WarmJob>& jobs, const std::string& target, const char* format = "") {
+  return static_cast<std::size_t>(std::ranges::count_if(jobs, [&](const WarmJob& job) {
+    const std::string& name = job.source.name;
+    return print(job.target) == target && name.starts_with("dequant_matmul") &&
+           name.find(" experts") != std::string::npos && name.find(format) != std::string::npos;
+  }));
+}
+
 }  // namespace
+
+// gpt-oss's checkpoints have MXFP4, whatever --weight-only says; another mixture's experts have the formats that it
+// names.
+BOOST_AUTO_TEST_CASE(experts_decode_with_weights_of_few_bits) {
+  WarmRequest request;
+  request.recipes = {"rowwise"};
+  request.training_tokens = "";
+  request.decoding_tokens = "1,64";
+  for (const char* const set : {"gpt-oss-20b", "gpt-oss-120b", "qwen3-30b-a3b"}) {
+    request.sets = {set};
+    request.weights.clear();
+    const std::vector<WarmJob> usual = plan_warm(request);
+    const bool is_mxfp4 = request.sets[0].starts_with("gpt-oss");
+    BOOST_TEST((count_of_experts(usual, "sm_90a", "e2m1fn") > 0U) == is_mxfp4, set);
+    BOOST_TEST(count_of_experts(usual, "sm_90a", "e4m3fn") > 0U, set);
+    request.weights = {"e2m1fn:mx", "e3m2fn:mx"};
+    const std::vector<WarmJob> named = plan_warm(request);
+    for (const char* const format : {"e2m1fn", "e3m2fn"}) {
+      BOOST_TEST(count_of_experts(named, "sm_90a", format) > 0U, set << " " << format);
+    }
+    BOOST_TEST(count_of_experts(named, "sm_90a", "e4m3fn") == 0U, set);
+    BOOST_TEST(count_grouped(named) > 0U, set);
+  }
+}
 
 BOOST_AUTO_TEST_CASE(mixtures_of_experts_are_sets) {
   for (const char* const set :
@@ -383,13 +416,16 @@ BOOST_AUTO_TEST_CASE(experts_are_left_out_with_a_warning) {
   const std::vector<WarmJob> jobs = plan_warm(request);
   const std::vector<std::string> expected{
       "experts are left out of delayed, rowwise_folded: they train by tensorwise, rowwise, blockwise",
-      "experts are left out for a100: their GEMMs run on Hopper (sm_90a)"};
+      "experts are left out of training and of decoding with activations in FP8 for a100: their GEMMs run on Hopper "
+      "(sm_90a)"};
   BOOST_TEST_CHECK(warnings == expected, boost::test_tools::per_element());
   BOOST_TEST(count_grouped(jobs) > 0U);
   for (const WarmJob& job : jobs) {
     if (job.source.name.starts_with("grouped_gemm")) BOOST_TEST(print(job.target) == "sm_90a");
   }
   BOOST_TEST(std::ranges::any_of(jobs, [](const WarmJob& job) { return print(job.target) == "sm_80"; }));
+  BOOST_TEST(count_of_experts(jobs, "sm_80") > 0U);  // those that decode by activations in 16 bits
+  BOOST_TEST(count_of_experts(jobs, "sm_90a") > 0U);
   request.layers.clear();
   request.sets = {"llama3-8b"};
   request.training_tokens = "8192";

@@ -127,14 +127,17 @@ void warn_of_recipes(const WarmRequest& request, const ModelLayers& layers) {
   if (!without.empty()) request.warn(fmt::format("experts are left out of {}: they train by {}", without, taken));
 }
 
-// Without experts where there is no kernel for them.
+bool has_grouped_gemms(const Gpu& gpu) { return gpu.target == target_for(9, 0); }
+
+// Without experts that train where there is no kernel for them.
 ModelLayers layers_for(const Gpu& gpu, const WarmRequest& request, const ModelLayers& layers) {
-  if (gpu.target == target_for(9, 0) || !has_experts(layers)) return layers;
+  if (has_grouped_gemms(gpu) || !has_experts(layers)) return layers;
   request.warn(
-      fmt::format("experts are left out for {}: their GEMMs run on Hopper ({})", gpu.name, print(target_for(9, 0))));
+      fmt::format("experts are left out of training and of decoding with activations in FP8 for {}: their GEMMs run on "
+                  "Hopper ({})",
+                  gpu.name, print(target_for(9, 0))));
   ModelLayers rest = layers;
   std::erase_if(rest.training, [](const TrainedLayer& layer) { return layer.kind == TrainedLayerKind::experts; });
-  std::erase_if(rest.decoding, [](const DecodedLayer& layer) { return layer.experts > 0; });
   return rest;
 }
 
@@ -157,6 +160,7 @@ void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu
   if (!layers.decoding.empty() && !decoding.empty()) {
     DecodingRun run{
         .layers = layers.decoding, .weights = weight_formats(request), .dtype = dtype, .high_precision = true};
+    run.grouped_gemms = has_grouped_gemms(gpu);
     in_parts(decoding, [&](std::vector<std::int64_t> tokens) {
       DryRun dry(gpu);
       run.tokens = std::move(tokens);

@@ -318,4 +318,42 @@ void decode_experts(const ExpertsSize& size, Dtype dtype, std::span<const std::i
   }
 }
 
+// Each expert's weight is cast and packed as one layer's is: which kernels do so does not depend on their number.
+void decode_experts(const ExpertsSize& size, const WeightOnlyOptions& format, Dtype dtype,
+                    std::span<const std::int64_t> tokens, const RunResources& resources) {
+  const auto& [backend, stream, zeros] = resources;
+  WeightOnlyOptions wanted = format;
+  if (dtype == Dtype::f16) wanted.layout = layout_of_bits(format.dtype, WeightLayout::packed_f16);
+  for (const LinearShape& shape : gate_up_and_down(size, size.bias)) {
+    const auto [k, n, bias] = shape;
+    const WeightOnlyLinear one = WeightOnlyLinear::quantize(backend, zeros(dtype, n, k), wanted, stream);
+    const WeightOnlyOptions& made = one.options();
+    const DequantMatmulSpec spec{.x = dtype,
+                                 .weight = made.dtype,
+                                 .out = dtype,
+                                 .scale = made.scale,
+                                 .scale_inv = made.mx ? Dtype::e8m0fnu : Dtype::f32,
+                                 .layout = made.layout,
+                                 .bias = bias,
+                                 .experts = true};
+    const OwnedTensor weight = zeros(Dtype::u8, 1, size.experts * packed_weight_bytes(made.dtype, n, k));
+    const OwnedTensor scale_inv = zeros(spec.scale_inv, 1, size.experts * scale_count(made.scale, n, k));
+    const OwnedTensor biases = zeros(dtype, 1, bias ? size.experts * n : 0);
+    for (const std::int64_t count : tokens) {
+      const std::int64_t rows = count * size.chosen;
+      const ZeroRouting routing(rows, size.experts, resources);
+      const OwnedTensor x = zeros(dtype, rows, k);
+      const OwnedTensor out = zeros(dtype, rows, n);
+      backend.dequant_matmul(spec,
+                             {.x = x,
+                              .weight = weight,
+                              .scale_inv = scale_inv,
+                              .bias = bias ? biases.view() : Tensor{},
+                              .out = out,
+                              .ends = routing.ends()},
+                             stream);
+    }
+  }
+}
+
 }  // namespace ingot

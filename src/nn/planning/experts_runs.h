@@ -7,6 +7,7 @@
 
 #include "ingot/nn/planning/run_tensors.h"
 #include "ingot/nn/recipe/config.h"
+#include "ingot/nn/weights/weight_only.h"
 
 namespace ingot {
 
@@ -29,7 +30,10 @@ struct TrainedExperts {
 };
 void train_experts(const TrainedExperts& of, const RunResources& resources);
 
+// With activations in FP8, and with weights in a format by activations of `dtype`.
 void decode_experts(const ExpertsSize& size, Dtype dtype, std::span<const std::int64_t> tokens,
                     const RunResources& resources);
+void decode_experts(const ExpertsSize& size, const WeightOnlyOptions& format, Dtype dtype,
+                    std::span<const std::int64_t> tokens, const RunResources& resources);
 
 }  // namespace ingot

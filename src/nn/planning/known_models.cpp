@@ -50,14 +50,14 @@ std::span<const KnownModel> known_models() {
                  .key_value = 512,
                  .vocabulary = 201088,
                  .attention_bias = true,
-                 .experts = {.count = 32, .chosen = 4, .intermediate = 2880, .bias = true}},
+                 .experts = {.count = 32, .chosen = 4, .intermediate = 2880, .bias = true, .mxfp4 = true}},
       KnownModel{.name = "gpt-oss-120b",
                  .hidden = 2880,
                  .query = 4096,
                  .key_value = 512,
                  .vocabulary = 201088,
                  .attention_bias = true,
-                 .experts = {.count = 128, .chosen = 4, .intermediate = 2880, .bias = true}}};
+                 .experts = {.count = 128, .chosen = 4, .intermediate = 2880, .bias = true, .mxfp4 = true}}};
   return kModels;
 }
 

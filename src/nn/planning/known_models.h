@@ -19,6 +19,7 @@ struct ModelExperts {
   std::int64_t intermediate = 0;  // of one
   std::int64_t shared = 0;        // the intermediate size of those that all tokens go through; 0: there are none
   bool bias = false;              // with a bias in both layers, and an activation of its own
+  bool mxfp4 = false;             // the published checkpoint has their weights in MXFP4
 };
 
 // Multi-head latent attention, DeepSeek's: queries, and keys with values, come from vectors of a lower rank.

@@ -1,5 +1,6 @@
 #include "ingot/nn/planning/layer_runs.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "ingot/codegen/types/target.h"
@@ -192,6 +193,15 @@ void train(const Trained& of, const RunResources& resources) {
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
 
+void decode_in_each_format(const DecodingRun& run, const DecodedLayer& layer, const RunResources& resources) {
+  const ExpertsSize size = size_of(layer);
+  if (run.grouped_gemms) decode_experts(size, run.dtype, run.tokens, resources);
+  std::vector<WeightOnlyOptions> formats = run.weights;
+  const auto is_mxfp4 = [](const WeightOnlyOptions& format) { return format.dtype == Dtype::e2m1fn && format.mx; };
+  if (layer.mxfp4 && std::ranges::none_of(formats, is_mxfp4)) formats.push_back({.dtype = Dtype::e2m1fn, .mx = true});
+  for (const WeightOnlyOptions& format : formats) decode_experts(size, format, run.dtype, run.tokens, resources);
+}
+
 // Calls multiply(x, y, bias) for each number of tokens.
 template <class Multiply>
 void decode(const DecodingRun& run, const DecodedLayer& layer, const RunResources& resources,
@@ -223,7 +233,7 @@ void run_decoding(Backend& backend, const DecodingRun& run) {
   const RunResources resources{.backend = backend, .stream = stream, .zeros = Zeros(backend, stream)};
   for (const DecodedLayer& layer : run.layers) {
     if (layer.experts > 0) {
-      decode_experts(size_of(layer), run.dtype, run.tokens, resources);
+      decode_in_each_format(run, layer, resources);
       continue;
     }
     const OwnedTensor weight = resources.zeros(run.dtype, layer.out_features, layer.in_features);
@@ -268,7 +278,8 @@ std::vector<DecodedLayer> decoding_layers(const KnownModel& model) {
                       .f32_output = layer.name == "lm_head",
                       .bias = layer.bias,
                       .experts = layer.experts,
-                      .chosen = layer.chosen});
+                      .chosen = layer.chosen,
+                      .mxfp4 = layer.experts > 0 && model.experts.mxfp4});
   }
   return layers;
 }

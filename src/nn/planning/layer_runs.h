@@ -68,17 +68,20 @@ struct DecodedLayer {
   bool f32_output = false;  // as of logits; otherwise the activations' dtype
   bool bias = false;
   // If not 0: the gated MLPs of so many experts, of which each token has `chosen`; out_features are those of an MLP's
-  // hidden values. Their FP8 weights have a scale for each row, and inputs are cast: two grouped GEMMs.
+  // hidden values. Two grouped products, by weights in the run's formats; and where the run has them by grouped GEMMs,
+  // whose FP8 weights have a scale for each row and whose inputs are cast.
   std::int64_t experts = 0;
   std::int64_t chosen = 0;
+  bool mxfp4 = false;  // of experts: also by weights in e2m1fn with MX scales, which their checkpoint has
 };
 
 struct DecodingRun {
   std::vector<DecodedLayer> layers{};
-  std::vector<WeightOnlyOptions> weights{};  // of linear layers
+  std::vector<WeightOnlyOptions> weights{};  // each with activations in 16 bits
   std::vector<std::int64_t> tokens{};        // decoded at once
   Dtype dtype = Dtype::bf16;                 // of the activations: bf16 or f16
   bool high_precision = false;               // also with weights of the activations' dtype
+  bool grouped_gemms = true;                 // of experts, which run on Hopper only
 };
 
 // Quantizes each layer's weight and runs the layer. Throws what WeightOnlyLinear throws.
