@@ -75,18 +75,22 @@ def test_what_a_forward_keeps(recipe, compiled):
 @WAYS
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_what_is_alive_in_backward(recipe, compiled):
-    """The first layer's output has gone when the weights' gradients are made, and the codes that the first one of these reads
-    when the second one is made."""
+    """The first layer's output has gone when the gradients of input and weights are made, and the codes that the input's reads when
+    the weights' are made, and those of the first one of these when the second one is made."""
     live = LiveMemory()
     _, calls, results = step(recipe, compiled, live)
-    assert [name for name, _ in calls] == ["backward", "weight_gradient", "weight_gradient"]
+    assert [name for name, _ in calls] == ["backward", "input_backward", "weight_backward", "weight_backward"]
     saved = codes_bytes(recipe, FEATURES) + codes_bytes(recipe, HIDDEN)
     others = INDEX + SLACK + 3 * 2 * TOKENS * FEATURES  # output, its gradient and the input's
+    kept = codes_bytes(recipe, 2 * HIDDEN) + codes_bytes(recipe, FEATURES)
+    of_input = 2 * HIDDEN * ROWS * (128 + 4 * (recipe in SLOTS)) // 128
     bounds = [
-        saved + codes_bytes(recipe, 2 * HIDDEN) + codes_bytes(recipe, FEATURES) + GRADIENTS * 2 // 3,
+        4 * HIDDEN * ROWS + saved + kept + of_input,
+        saved + kept + of_input,
+        saved + kept + GRADIENTS * 2 // 3,
         saved + codes_bytes(recipe, FEATURES) + GRADIENTS,
     ]
-    for (name, size), bound in zip(calls[1:], bounds):
+    for (name, size), bound in zip(calls, bounds):
         assert size <= bound + others, (name, size, bound)
     again = step(recipe, not compiled, LiveMemory(), retain_graph=True)[2]
     assert all(map(torch.equal, results, again))

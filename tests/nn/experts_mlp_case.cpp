@@ -28,6 +28,17 @@ std::size_t bytes_of(const std::vector<T>& values) {
   return values.size() * sizeof(T);
 }
 
+// A step that wants less may need more: there is no kept memory to be in.
+std::size_t most_scratch(const ExpertsMlpPlan& plan, std::int64_t rows) {
+  std::size_t most = 0;
+  for (const bool input : {false, true}) {
+    for (const bool up : {false, true}) {
+      most = std::max(most, plan.backward_scratch(rows, {.input = input, .up_weight = up}).bytes);
+    }
+  }
+  return most;
+}
+
 double dot(const Matrix& a, std::int64_t row, const Matrix& b, std::int64_t other) {
   double sum = 0;
   for (std::int64_t c = 0; c < a.cols; ++c) sum += a.at(row, c) * b.at(other, c);
@@ -106,9 +117,11 @@ ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& 
       down_codes_(plan.down.weight_memory().bytes, backend, stream),
       saved_memory_(plan.saved_memory(rows_of(c)).bytes, backend, stream),
       forward_scratch_(plan.forward_scratch(rows_of(c)).bytes, backend, stream),
+      kept_input_(plan.kept_memory(rows_of(c), wants).input_bytes, backend, stream),
       kept_up_(plan.kept_memory(rows_of(c), wants).up_bytes, backend, stream),
       kept_down_(plan.kept_memory(rows_of(c), wants).down_bytes, backend, stream),
-      backward_scratch_(plan.backward_scratch(rows_of(c), wants).bytes, backend, stream) {
+      backward_scratch_(most_scratch(plan, rows_of(c)), backend, stream),
+      input_scratch_(plan.input_gradient_scratch(rows_of(c)).bytes, backend, stream) {
   saved.memory = saved_memory_;
   const auto copy = [&](Buffer& to, const std::vector<std::int32_t>& from) {
     backend.device_api().copy_from_host(to.data(), from.data(), bytes_of(from), stream);
@@ -148,14 +161,26 @@ ExpertsMlpBackwardTensors ExpertsMlpRun::backward_tensors() {
           .routing = routing(),
           .wants = wants,
           .grad_output = grad_output_memory_,
-          .grad_input = grad_input_,
           .grad_router = grad_router_,
           .grad_up_bias = case_.up_bias ? grad_up_bias_.view() : Tensor{},
-          .up = {.weight = up_memory_, .codes = up_view_},
           .down = {.weight = down_memory_, .codes = down_view_},
+          .kept_input = kept_input_,
           .kept_up = kept_up_,
           .kept_down = kept_down_,
           .scratch = backward_scratch_};
+}
+
+ExpertsMlpInputGradientTensors ExpertsMlpRun::input_gradient_tensors() {
+  const ExpertsRouting routes = routing();
+  return {.saved = &saved,
+          .rows = routes.rows,
+          .ends = routes.ends,
+          .wants = wants,
+          .kept_input = kept_input_,
+          .kept_up = kept_up_,
+          .up = {.weight = up_memory_, .codes = up_view_},
+          .grad_input = grad_input_,
+          .scratch = input_scratch_};
 }
 
 ExpertsMlpWeightGradientTensors ExpertsMlpRun::weight_gradient_tensors() {
@@ -191,11 +216,13 @@ void ExpertsMlpRun::enqueue(bool known_amax) {
   down_view_ = cast(plan.down, down_memory_, down_codes_, down_amax_);
   experts_mlp_forward(plan, *backend_, forward_tensors(), run);
   ExpertsMlpBackwardTensors backward = backward_tensors();
+  ExpertsMlpInputGradientTensors of_input = input_gradient_tensors();
   if (known_amax && plan.up.weight_amax_count() != 0) {
-    backward.up.weight_amax = up_amax_;
+    of_input.up.weight_amax = up_amax_;
     backward.down.weight_amax = down_amax_;
   }
   experts_mlp_backward(plan, *backend_, backward, run);
+  if (wants.input) experts_mlp_input_gradient(plan, *backend_, of_input, run);
   if (wants.up_weight || wants.down_weight) {
     experts_mlp_weight_gradients(plan, *backend_, weight_gradient_tensors(), run);
   }

@@ -42,6 +42,7 @@ class ExpertsMlpRun {
 
   ExpertsMlpForwardTensors forward_tensors();
   ExpertsMlpBackwardTensors backward_tensors();
+  ExpertsMlpInputGradientTensors input_gradient_tensors();
   ExpertsMlpWeightGradientTensors weight_gradient_tensors();
 
   const ExpertsMlpPlan plan;
@@ -67,7 +68,8 @@ class ExpertsMlpRun {
   DeviceMatrix output_, hidden_, grad_input_, grad_router_, grad_up_, grad_down_, up_amax_, down_amax_;
   DeviceMatrix up_bias_memory_, grad_up_bias_;
   Buffer tokens_, of_tokens_, ends_;
-  PoisonedRegion up_codes_, down_codes_, saved_memory_, forward_scratch_, kept_up_, kept_down_, backward_scratch_;
+  PoisonedRegion up_codes_, down_codes_, saved_memory_, forward_scratch_, kept_input_, kept_up_, kept_down_,
+      backward_scratch_, input_scratch_;
   Float8View up_view_{}, down_view_{};
 };
 

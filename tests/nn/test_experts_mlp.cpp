@@ -152,6 +152,22 @@ BOOST_FIXTURE_TEST_CASE(weights_cast_again_take_little_memory, Fixture) {
   }
 }
 
+// The gradient of the activation, and the codes of grad_output, are where codes of grad_hidden come: nothing of
+// backward's scratch but grad_hidden grows with the rows, where these regions are kept.
+BOOST_FIXTURE_TEST_CASE(backward_borrows_what_it_keeps, Fixture) {
+  for (const LinearConfig& config : {rowwise(), tensorwise(), blockwise()}) {
+    small.config = config;
+    const ExpertsMlpPlan plan = ExpertsMlpRun(small, *backend, stream).plan;
+    for (const std::int64_t rows : {std::int64_t{26}, std::int64_t{26000}}) {
+      const auto of_hidden = static_cast<std::size_t>(rows * plan.hidden_columns() * 2);
+      const auto maxima = static_cast<std::size_t>((rows + plan.hidden_columns()) * 4);
+      BOOST_TEST(plan.backward_scratch(rows).bytes <= of_hidden + maxima + 3 * kLinearAlignment);
+      BOOST_TEST(plan.backward_scratch(rows, {.input = false, .up_weight = false}).bytes >
+                 of_hidden + static_cast<std::size_t>(rows * small.hidden * 2));
+    }
+  }
+}
+
 // Each gradient alone, with weights that are kept and cast again, and forward without what backward needs: the bits of
 // a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
@@ -298,6 +314,12 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
     change(tensors);
     return error_of([&] { experts_mlp_backward(run.plan, *backend, tensors, {stream}); }, ErrorCode::invalid_argument);
   };
+  const auto of_input = [&](const std::function<void(ExpertsMlpInputGradientTensors&)>& change) {
+    ExpertsMlpInputGradientTensors tensors = run.input_gradient_tensors();
+    change(tensors);
+    return error_of([&] { experts_mlp_input_gradient(run.plan, *backend, tensors, {stream}); },
+                    ErrorCode::invalid_argument);
+  };
   const auto of_weights = [&](const std::function<void(ExpertsMlpWeightGradientTensors&)>& change) {
     ExpertsMlpWeightGradientTensors tensors = run.weight_gradient_tensors();
     change(tensors);
@@ -336,7 +358,6 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
                  {"routing.tokens: has 13 rows, but forward had 26"});
   check_contains(backward([](auto& t) { t.hidden = {}; }), {"hidden: is missing"});
   check_contains(backward([](auto& t) { t.hidden.data = t.kept_up.data; }), {"kept_up: overlaps", "hidden"});
-  check_contains(backward([](auto& t) { t.grad_input = {}; }), {"grad_input: is missing"});
   check_contains(backward([](auto& t) { t.grad_router = {}; }), {"grad_router: is missing"});
   check_contains(backward([](auto& t) { t.down.codes = {}; }), {"down: is missing"});
   check_contains(backward([](auto& t) { t.kept_up = {}; }), {"kept_up: is missing"});
@@ -346,7 +367,21 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
   check_contains(backward([](auto& t) { t.down.weight_amax = t.grad_router; }),
                  {"down: has maxima, but its cast in backward takes none that forward's finds"});
   check_contains(backward([](auto& t) { t.routing.ends.data = nullptr; }), {"ends: has a null data pointer"});
-  check_contains(backward([](auto& t) { t.grad_input = t.grad_output; }), {"grad_input: overlaps"});
+  check_contains(backward([](auto& t) { t.grad_router.data = t.grad_output.data; }), {"grad_router: overlaps"});
+  check_contains(backward([](auto& t) { t.kept_input = t.scratch; }), {"kept_input: overlaps the scratch"});
+
+  check_contains(of_input([](auto& t) { t.saved = nullptr; }), {"backward: has no forward() before it"});
+  check_contains(of_input([](auto& t) { t.grad_input = {}; }), {"grad_input: is missing"});
+  check_contains(of_input([](auto& t) { t.wants.input = false; }),
+                 {"grad_input: is given, but backward did not want it, and kept nothing for it"});
+  check_contains(of_input([](auto& t) { t.rows.rows = 25; }),
+                 {"rows: name 25 rows, but must name as many for each of 13 tokens"});
+  check_contains(of_input([](auto& t) { t.ends.experts = 3; }), {"ends: are of 3 experts, but the layers have 4"});
+  check_contains(of_input([](auto& t) { t.up.codes = {}; }), {"up: is missing"});
+  check_contains(of_input([](auto& t) { t.kept_input = {}; }), {"kept_input: is missing"});
+  check_contains(of_input([](auto& t) { t.kept_up.bytes = 7; }), {"kept_up: has 7 bytes"});
+  check_contains(of_input([](auto& t) { t.kept_input.data = t.grad_input.data; }), {"kept_input: "});
+  check_contains(of_input([](auto& t) { t.scratch = t.kept_input; }), {"scratch"});
 
   check_contains(of_weights([](auto& t) { t.grad_up.rows = 3; }), {"grad_up: is bf16[3, 32]"});
   check_contains(of_weights([](auto& t) { t.wants.up_weight = false; }),

@@ -47,8 +47,11 @@ struct ExpertsLeft {
 struct ExpertsPlan {
   ExpertsPlan(ExpertsMlpPlan of, bool all)
       : plan(std::move(of)), saved(TorchSavedSize::of(plan)), left(ExpertsLeft::of(plan)), all_have_experts(all) {
-    kept[0] = TorchSavedSize::of_bytes([&](std::int64_t rows) { return plan.kept_memory(rows).up_bytes; });
-    kept[1] = TorchSavedSize::of_bytes([&](std::int64_t rows) { return plan.kept_memory(rows).down_bytes; });
+    const auto size_of = [&](std::size_t ExpertsMlpKeptMemory::*bytes) {
+      return TorchSavedSize::of_bytes([&](std::int64_t rows) { return plan.kept_memory(rows).*bytes; });
+    };
+    kept_input = size_of(&ExpertsMlpKeptMemory::input_bytes);
+    kept = {size_of(&ExpertsMlpKeptMemory::up_bytes), size_of(&ExpertsMlpKeptMemory::down_bytes)};
   }
 
   // The subject of messages.
@@ -60,7 +63,8 @@ struct ExpertsPlan {
 
   ExpertsMlpPlan plan;
   TorchSavedSize saved;
-  std::array<TorchSavedSize, 2> kept{};  // by backward, for the gradient of each layer's weights
+  TorchSavedSize kept_input{};           // by backward, for the gradient of the input
+  std::array<TorchSavedSize, 2> kept{};  // and of each layer's weights
   ExpertsLeft left;
   bool all_have_experts;
 };
@@ -168,6 +172,38 @@ ExpertsMlpGradients gradients_of(std::int64_t bits) {
           .up_bias = (bits & kBias) != 0};
 }
 
+// Backward and the gradient of the input do not read what forward saved, but are of its plan and rows.
+LinearSaved saved_without_memory(const ExpertsMlpPlan& plan, std::int64_t rows) {
+  return {.plan = plan.identity, .tokens = rows, .kept = true};
+}
+
+// A layer's weights for the gradient of its input: values, codes that are given, or codes that forward left.
+struct WeightOfExperts {
+  WeightOfExperts() = default;
+  WeightOfExperts(const ExpertsPlan& of, const GroupedLinearPlan& layer, const TorchWeight& weight, const char* name,
+                  TorchTensor& codes, Device device) {
+    if (codes.given() || !layer.weight_again.any) {
+      left = left_by_forward(codes, of.left.bytes, {of.subject(), "codes"}, device);
+    }
+    const ExpertsRegions both = regions_of(of.left, left.region());
+    const MemoryRegion& mine = &layer == &of.plan.up ? both.up : both.down;
+    const TensorName named{of.subject(), name};
+    if (weight.is_codes()) {
+      operand.codes = float8_experts(layer, WeightReader::grad_input, named, *weight.tensor, *weight.scale_inv, device);
+    } else if (!layer.weight_again.any) {
+      operand.codes = expert_weight_codes(layer, mine, device);
+    } else {
+      values = operand_of(*weight.tensor, named, device);
+      operand.weight = values.view;
+      operand.weight_amax = floats_in(mine, device);
+    }
+  }
+
+  ExpertsBackwardWeight operand{};
+  TorchMatrix values{};
+  TorchRegion left{};
+};
+
 void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
   const ExpertsMlpPlan& plan = of.plan;
@@ -179,33 +215,16 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const ExpertsRouting routing = routing_of(of, all, router, device);
   const std::int64_t rows = routing.tokens.rows;
   const TorchRun run(device, all, rows);
-  const LinearSaved saved{.plan = plan.identity, .tokens = rows, .kept = true};
+  const LinearSaved saved = saved_without_memory(plan, rows);
+  TorchRegion kept_input = wants.input ? TorchRegion(of.kept_input.bytes(rows), device) : TorchRegion();
   TorchRegion kept_up = wants.up_weight ? TorchRegion(of.kept[0].bytes(rows), device) : TorchRegion();
   TorchRegion kept_down = wants.down_weight ? TorchRegion(of.kept[1].bytes(rows), device) : TorchRegion();
   TorchMatrix hidden;
-  TorchRegion left;
+  WeightOfExperts down;
   if (wants.reaches_hidden()) {
     hidden = operand_of(all.tensor<"hidden">(), {of.subject(), "hidden"}, device);
-    if (all.tensor<"codes">().given() || !plan.down.weight_again.any) {
-      left = left_by_forward(all.tensor<"codes">(), of.left.bytes, {of.subject(), "codes"}, device);
-    }
+    down = WeightOfExperts(of, plan.down, down_weight_of(all), "down_weight", all.tensor<"codes">(), device);
   }
-  const ExpertsRegions of_left = regions_of(of.left, left.region());
-  std::array<TorchMatrix, 2> values;
-  const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchWeight& weight, const char* name,
-                             const MemoryRegion& mine, TorchMatrix& memory) {
-    const TensorName named{of.subject(), name};
-    if (!wanted) return ExpertsBackwardWeight{};
-    if (weight.is_codes()) {
-      return ExpertsBackwardWeight{
-          .codes = float8_experts(layer, WeightReader::grad_input, named, *weight.tensor, *weight.scale_inv, device)};
-    }
-    if (!layer.weight_again.any) return ExpertsBackwardWeight{.codes = expert_weight_codes(layer, mine, device)};
-    memory = operand_of(*weight.tensor, named, device);
-    return ExpertsBackwardWeight{.weight = memory.view, .weight_amax = floats_in(mine, device)};
-  };
-  const Dtype dtype = plan.up.rows.dtypes.input;
-  TorchResult grad_input(wants.input, gradient.sizes(), dtype, device);
   TorchResult grad_router(wants.router, all.tensor<"router_weights">().sizes(), Dtype::f32, device);
   TorchResult grad_up_bias(wants.up_bias, std::array{plan.up.experts, plan.hidden_columns()}, plan.up.bias_dtype(),
                            device);
@@ -214,26 +233,59 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
                                     .routing = routing,
                                     .wants = wants,
                                     .grad_output = grad_output.view,
-                                    .grad_input = grad_input.view,
                                     .grad_router = grad_router.view,
                                     .grad_up_bias = grad_up_bias.view,
+                                    .down = down.operand,
+                                    .kept_input = kept_input.region(),
                                     .kept_up = kept_up.region(),
                                     .kept_down = kept_down.region()};
-  tensors.up = weight_of(plan.up, wants.input, up_weight_of(all), "up_weight", of_left.up, values[0]);
-  tensors.down =
-      weight_of(plan.down, wants.reaches_hidden(), down_weight_of(all), "down_weight", of_left.down, values[1]);
   const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
   experts_mlp_backward(plan, run.backend(), tensors, run.run());
-  all.result<"grad_input">() = std::move(grad_input.tensor);
   all.result<"grad_router">() = std::move(grad_router.tensor);
   all.result<"grad_up_bias">() = std::move(grad_up_bias.tensor);
+  if (wants.input) all.result<"kept_input">() = std::move(kept_input).publish();
   if (wants.up_weight) all.result<"kept_up">() = std::move(kept_up).publish();
   if (wants.down_weight) all.result<"kept_down">() = std::move(kept_down).publish();
 }
 
-void weight_gradient(TorchArgumentsOf<kExpertsMlpWeightGradient>& all) {
+void input_backward(TorchArgumentsOf<kExpertsMlpInputBackward>& all) {
+  const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
+  const ExpertsMlpPlan& plan = of.plan;
+  const TorchTensor& gradient = all.tensor<"grad_output">();
+  const Device device = gradient.device().value_or(Device{});
+  const std::int64_t rows = all.tensor<"tokens">().elements();
+  const TorchRun run(device, all, rows);
+  const LinearSaved saved = saved_without_memory(plan, rows);
+  const TorchRegion kept_input =
+      left_by_forward(all.tensor<"kept_input">(), of.kept_input.bytes(rows), {of.subject(), "kept_input"}, device);
+  TorchTensor& of_up = all.tensor<"kept_up">();
+  const TorchRegion kept_up =
+      of_up.given() ? left_by_forward(of_up, of.kept[0].bytes(rows), {of.subject(), "kept_up"}, device) : TorchRegion();
+  const WeightOfExperts up(of, plan.up, up_weight_of(all), "up_weight", all.tensor<"codes">(), device);
+  const TorchTensor& of_tokens = all.tensor<"rows">();
+  const TorchTensor& ends = all.tensor<"ends">();
+  TorchResult grad_input(true, gradient.sizes(), plan.up.rows.dtypes.input, device);
+  ExpertsMlpInputGradientTensors tensors{
+      .saved = &saved,
+      .rows = {.data = int32_of(of_tokens, {of.subject(), "rows"}, device),
+               .rows = of_tokens.elements(),
+               .device = device},
+      .ends = {.data = int32_of(ends, {of.subject(), "ends"}, device), .experts = ends.elements(), .device = device},
+      .wants = gradients_of(all.integer<"wants">()),
+      .kept_input = kept_input.region(),
+      .kept_up = kept_up.region(),
+      .up = up.operand,
+      .grad_input = grad_input.view};
+  const std::size_t scratch_bytes = plan.input_gradient_scratch(rows).bytes;
+  const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+  tensors.scratch = {scratch.data(), scratch_bytes};
+  experts_mlp_input_gradient(plan, run.backend(), tensors, run.run());
+  all.result<"grad_input">() = std::move(grad_input.tensor);
+}
+
+void weight_backward(TorchArgumentsOf<kExpertsMlpWeightBackward>& all) {
   const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
   const bool is_up = all.integer<"layer">() == 0;
   const GroupedLinearPlan& layer = is_up ? of.plan.up : of.plan.down;
@@ -265,7 +317,8 @@ void weight_gradient(TorchArgumentsOf<kExpertsMlpWeightGradient>& all) {
 
 constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, forward>,
                                           kTorchOperator<kExpertsMlpBackward, backward>,
-                                          kTorchOperator<kExpertsMlpWeightGradient, weight_gradient>};
+                                          kTorchOperator<kExpertsMlpInputBackward, input_backward>,
+                                          kTorchOperator<kExpertsMlpWeightBackward, weight_backward>};
 
 // sizes: experts, features, hidden. Returns (number, saved, kept_up, kept_down, codes_bytes, backward reads weights,
 // takes gate and up), of which the first three are bytes: a constant, and as many for every 128 rows.
@@ -286,13 +339,14 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
                                      .grad_weight = grad_weight}),
                    all_have_experts);
   const auto bytes_of = [](const TorchSavedSize& size) { return nb::make_tuple(size.constant, size.per_unit); };
-  const nb::tuple saved = bytes_of(plan.saved), kept_up = bytes_of(plan.kept[0]), kept_down = bytes_of(plan.kept[1]);
+  const nb::tuple saved = bytes_of(plan.saved), kept_input = bytes_of(plan.kept_input);
+  const nb::tuple kept_up = bytes_of(plan.kept[0]), kept_down = bytes_of(plan.kept[1]);
   const std::size_t left = plan.left.bytes;
   const bool reads_weight = plan.plan.down.weight_again.any;
   const bool gated = plan.plan.gated;
   const std::uint64_t identity = plan.plan.identity + (all_have_experts ? 0 : 1);
   const std::int64_t number = plans_of<ExpertsPlan>().add(identity, std::move(plan), {sizes_text(hidden, features)});
-  return nb::make_tuple(number, saved, kept_up, kept_down, left, reads_weight, gated);
+  return nb::make_tuple(number, saved, kept_input, kept_up, kept_down, left, reads_weight, gated);
 }
 
 const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {

@@ -258,8 +258,8 @@ inline constexpr TorchSchema kGroupedLinearBackward{
 // The MLPs of experts. up_weight: (experts, hidden or 2 * hidden, features), down_weight: (experts, features, hidden).
 // router_weights: float32, one for each row; tokens: int32, the token of each row; rows: int32, the rows of each token,
 // token by token; ends: int32. hidden: the first layer's output, (rows, hidden or 2 * hidden). `saved` and `kept_*` are
-// what forward and backward leave for the gradients of the weights; `codes`: of both weights, or their maxima where
-// backward casts them again and is given them.
+// what forward and backward leave for the gradients of the input and the weights; `codes`: of both weights, or their
+// maxima where backward casts them again and is given them.
 inline constexpr TorchSchema kExpertsMlpForward{
     .name = "experts_mlp_forward",
     .arguments =
@@ -270,14 +270,20 @@ inline constexpr TorchSchema kExpertsMlpForward{
 inline constexpr TorchSchema kExpertsMlpBackward{
     .name = "experts_mlp_backward",
     .arguments =
-        "Tensor grad_output, Tensor router_weights, Tensor? up_weight, Tensor? down_weight, Tensor tokens,"
-        " Tensor rows, Tensor ends, Tensor? hidden, Tensor? codes, int plan, int wants,"
-        " Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None",
-    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up_bias, Tensor kept_up, Tensor kept_down"};
-// Of one of both layers, 0 or 1, with backward's `kept` of it and its `wants`: one after the other, so that what the
+        "Tensor grad_output, Tensor router_weights, Tensor? down_weight, Tensor tokens, Tensor rows, Tensor ends,"
+        " Tensor? hidden, Tensor? codes, int plan, int wants, Tensor? down_weight_scale_inv=None",
+    .results = "Tensor grad_router, Tensor grad_up_bias, Tensor kept_input, Tensor kept_up, Tensor kept_down"};
+// With what backward kept, and its `wants`.
+inline constexpr TorchSchema kExpertsMlpInputBackward{
+    .name = "experts_mlp_input_backward",
+    .arguments =
+        "Tensor grad_output, Tensor? up_weight, Tensor tokens, Tensor rows, Tensor ends, Tensor? codes,"
+        " Tensor kept_input, Tensor? kept_up, int plan, int wants, Tensor? up_weight_scale_inv=None",
+    .results = "Tensor grad_input"};
+// Of one of both layers, 0 or 1, likewise: one after the other, so that what the
 // first one read is free when the second one's memory is asked for.
-inline constexpr TorchSchema kExpertsMlpWeightGradient{
-    .name = "experts_mlp_weight_gradient",
+inline constexpr TorchSchema kExpertsMlpWeightBackward{
+    .name = "experts_mlp_weight_backward",
     .arguments = "Tensor tokens, Tensor ends, Tensor saved, Tensor kept, int plan, int wants, int layer",
     .results = "Tensor grad_weight",
     .in_place = "Tensor(a!)? main_grad=None"};
@@ -314,7 +320,8 @@ inline constexpr std::array kTorchSchemas{&kLinearForward,
                                           &kGroupedLinearBackward,
                                           &kExpertsMlpForward,
                                           &kExpertsMlpBackward,
-                                          &kExpertsMlpWeightGradient,
+                                          &kExpertsMlpInputBackward,
+                                          &kExpertsMlpWeightBackward,
                                           &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------

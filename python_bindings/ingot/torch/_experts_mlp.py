@@ -1,5 +1,5 @@
-"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward, one backward, and one for the gradient of each
-weight, so that what each of them is the last to read can go before the next one's memory is asked for. experts_mlp() calls it
+"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward, one backward, and one for each gradient
+that does not come on its way, the input's and each weight's, so that what one reads last can go before the next one's memory is asked for. experts_mlp() calls it
 with the indices that say which rows each token has."""
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class ExpertsFacts(NamedTuple):
     input_dtype: torch.dtype
     weight_dtype: torch.dtype
     saved: Tuple[int, int]  # bytes: a constant, and as many for every 128 rows
+    kept_input: Tuple[int, int]
     kept_up: Tuple[int, int]
     kept_down: Tuple[int, int]
     codes_bytes: int
@@ -77,15 +78,20 @@ def _bytes_of_rows(tokens, size):
 def _(grad_output, router_weights, tokens, plan, wants):
     facts = _PLANS[plan]
     return (
-        grad_output.new_empty(grad_output.shape, dtype=facts.input_dtype) if wants & ops.INPUT else None,
         torch.empty_like(router_weights) if wants & ROUTER else None,
         grad_output.new_empty(facts.up_shape()[:2], dtype=bias_dtype_of(facts.input_dtype)) if wants & ops.BIAS else None,
+        _bytes_of_rows(tokens, facts.kept_input) if wants & ops.INPUT else None,
         _bytes_of_rows(tokens, facts.kept_up) if wants & _UP else None,
         _bytes_of_rows(tokens, facts.kept_down) if wants & _DOWN else None,
     )
 
 
-@fake("experts_mlp_weight_gradient")
+@fake("experts_mlp_input_backward")
+def _(grad_output, plan):
+    return grad_output.new_empty(grad_output.shape, dtype=_PLANS[plan].input_dtype)
+
+
+@fake("experts_mlp_weight_backward")
 def _(saved, plan, layer, main_grad=None):
     facts = _PLANS[plan]
     shape = facts.down_shape() if layer else facts.up_shape()
@@ -100,14 +106,17 @@ def _(tokens, up_weight, down_weight) -> int:
 
 @flops("experts_mlp_backward")
 def _(tokens, plan, wants) -> int:
-    _, up, features = _PLANS[plan].up_shape()
-    _, _, hidden = _PLANS[plan].down_shape()
-    of_up = bool(wants & ops.INPUT)
-    of_down = bool(wants & _REACHES_HIDDEN)
-    return 2 * tokens[0] * features * (of_up * up + of_down * hidden)
+    _, n, k = _PLANS[plan].down_shape()
+    return 2 * tokens[0] * n * k if wants & _REACHES_HIDDEN else 0
 
 
-@flops("experts_mlp_weight_gradient")
+@flops("experts_mlp_input_backward")
+def _(tokens, plan) -> int:
+    _, n, k = _PLANS[plan].up_shape()
+    return 2 * tokens[0] * n * k
+
+
+@flops("experts_mlp_weight_backward")
 def _(tokens, plan, layer) -> int:
     _, n, k = _PLANS[plan].down_shape() if layer else _PLANS[plan].up_shape()
     return 2 * tokens[0] * n * k
@@ -187,28 +196,32 @@ def _gradients(ctx, grad_output, main_grads, wants):
     hidden, saved, codes, router_weights, up, down, *index = ctx.saved_tensors
     if not torch.compiler.is_compiling():
         ctx.maybe_clear_saved_tensors()
-    up = None if up is None else stacked(up)  # such a copy is not kept
-    arguments = grad_output, router_weights, up, down, *index, hidden, codes, ctx.plan, wants
-    *of_input, of_bias, kept_up, kept_down = torch.ops.ingot.experts_mlp_backward.default(*arguments)
-    del hidden, codes, arguments
-    kept, of_weights = [kept_up, kept_down], [None, None]
-    del kept_up, kept_down
+    backward = torch.ops.ingot.experts_mlp_backward.default
+    of_router, of_bias, kept_input, *kept = backward(grad_output, router_weights, down, *index, hidden, codes, ctx.plan, wants)
+    del hidden
+    of_input, of_weights = None, [None, None]
+    if kept_input is not None:
+        up = None if up is None else stacked(up)  # such a copy is not kept
+        arguments = grad_output, up, *index, codes, kept_input, kept[0], ctx.plan, wants
+        of_input = torch.ops.ingot.experts_mlp_input_backward.default(*arguments)
+        del arguments
+    del kept_input, codes, up, down
     for layer in ctx.order:
         mine, kept[layer] = kept[layer], None
         if mine is not None:
             of_weights[layer] = _weight_gradient(index, saved, mine, ctx.plan, wants, layer, main_grads[layer])
         del mine
-    return *of_input, *of_weights, of_bias
+    return of_input, of_router, *of_weights, of_bias
 
 
 def _weight_gradient(index, saved, kept, plan, wants, layer, main_grad):
     tokens, _, ends = index
     if main_grad is None:
-        return torch.ops.ingot.experts_mlp_weight_gradient.default(tokens, ends, saved, kept, plan, wants, layer)
+        return torch.ops.ingot.experts_mlp_weight_backward.default(tokens, ends, saved, kept, plan, wants, layer)
     if torch.compiler.is_compiling():
         wants |= ASKS_ENGINE
     arguments = tokens, ends, saved, kept, plan, wants, layer
-    return torch.ops.ingot.experts_mlp_weight_gradient.in_place(*arguments, main_grad=main_grad)
+    return torch.ops.ingot.experts_mlp_weight_backward.in_place(*arguments, main_grad=main_grad)
 
 
 class Rows(NamedTuple):

@@ -52,13 +52,15 @@ class ExpertsChecker : public LinearChecker {
   void routing(const ExpertsRouting& routing, std::int64_t tokens) const {
     ends(routing.ends);
     index("routing.tokens", routing.tokens, tokens);
-    index("routing.rows", routing.rows, routing.tokens.rows);
-    const std::int64_t named = routing.rows.rows;
-    if (tokens == 0 ? named != 0 : named % tokens != 0) {
-      refuse("routing.rows", fmt::format("name {} rows, but must name as many for each of {} tokens", named, tokens));
-    }
+    rows_of_tokens("routing.rows", routing.rows, routing.tokens.rows, tokens);
     all({"routing.weights", &routing.weights}, Dtype::f32, ", as the router's weights are", 1, routing.tokens.rows,
         "one for each row");
+  }
+  void rows_of_tokens(const char* name, const RowIndex& rows, std::int64_t of, std::int64_t tokens) const {
+    index(name, rows, of);
+    const std::int64_t named = rows.rows;
+    if (tokens == 0 ? named == 0 : named % tokens == 0) return;
+    refuse(name, fmt::format("name {} rows, but must name as many for each of {} tokens", named, tokens));
   }
   void codes(const char* name, const GroupedLinearPlan& layer, const Float8View& codes) const {
     const auto [in, out, bias] = layer.rows.shape;
@@ -158,7 +160,6 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
   check.stamp(t.saved, plan.identity);
   const std::int64_t rows = t.saved->tokens;
   const NamedTensor grad_output{"grad_output", &t.grad_output};
-  const NamedTensor grad_input{"grad_input", &t.grad_input};
   const NamedTensor grad_router{"grad_router", &t.grad_router};
   const NamedTensor weights{"routing.weights", &t.routing.weights};
   check.tokens(grad_output, t.grad_output.rows);
@@ -166,10 +167,6 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
     check.refuse("routing.tokens", fmt::format("has {} rows, but forward had {}", t.routing.tokens.rows, rows));
   }
   check.routing(t.routing, t.grad_output.rows);
-  if (t.wants.input) {
-    check.tokens(grad_input, t.grad_output.rows);
-    check.weight("up", plan.up, t.up);
-  }
   if (t.wants.router) {
     check.all(grad_router, Dtype::f32, ", as the router's weights are", 1, rows, "one for each row");
   }
@@ -182,24 +179,53 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
   if (t.wants.up_bias) {
     check.dtype(grad_up_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     check.of_experts(grad_up_bias, t.grad_up_bias.dtype, "", plan.up.experts, plan.hidden_columns());
-    check.disjoint(grad_up_bias, {grad_output, grad_input, grad_router, weights, hidden});
+    check.disjoint(grad_up_bias, {grad_output, grad_router, weights, hidden});
   }
-  check.disjoint(grad_input, {grad_output, weights, hidden});
-  check.disjoint(grad_router, {grad_output, grad_input, weights, hidden});
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights, hidden, grad_up_bias};
+  check.disjoint(grad_router, {grad_output, weights, hidden});
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_router, weights, hidden, grad_up_bias};
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
-  check.region("kept_up", t.kept_up, kept.up_bytes, tensors);
-  check.region("kept_down", t.kept_down, kept.down_bytes, tensors);
-  check.apart("kept_up", {t.kept_up, kept.up_bytes}, "kept_down", {t.kept_down, kept.down_bytes});
   const std::size_t saved = plan.saved_memory(rows).bytes;
-  check.apart("kept_up", {t.kept_up, kept.up_bytes}, "saved", {t.saved->memory, saved});
-  check.apart("kept_down", {t.kept_down, kept.down_bytes}, "saved", {t.saved->memory, saved});
+  struct Kept {
+    const char* name;
+    ModuleChecker::Part part;
+  };
+  const std::array regions{Kept{"kept_input", {t.kept_input, kept.input_bytes}},
+                           Kept{"kept_up", {t.kept_up, kept.up_bytes}},
+                           Kept{"kept_down", {t.kept_down, kept.down_bytes}}};
+  for (const auto& [name, part] : regions) {
+    check.region(name, part.region, part.bytes, tensors);
+    check.apart(name, part, "saved", {t.saved->memory, saved});
+    for (const auto& [other, its] : regions) {
+      if (name != other) check.apart(name, part, other, its);
+    }
+  }
   if (gives_scratch(run.stream)) return;
   const std::size_t scratch = plan.backward_scratch(rows, t.wants).bytes;
   check.scratch(t.scratch, scratch, tensors);
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
+  for (const auto& [name, part] : regions) check.apart(name, part, "the scratch", {t.scratch, scratch});
+}
+
+void check_input_gradient(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpInputGradientTensors& t,
+                          const LinearRun& run) {
+  const ExpertsChecker check(plan, backend);
+  check.run(run);
+  check.stamp(t.saved, plan.identity);
+  const std::int64_t rows = t.saved->tokens;
+  const NamedTensor grad_input{"grad_input", &t.grad_input};
+  check.wanted(grad_input, t.wants.input);
+  check.tokens(grad_input, t.grad_input.rows);
+  check.ends(t.ends);
+  check.rows_of_tokens("rows", t.rows, rows, t.grad_input.rows);
+  check.weight("up", plan.up, t.up);
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  check.region("kept_input", t.kept_input, kept.input_bytes, {grad_input});
+  check.region("kept_up", t.kept_up, kept.up_bytes, {grad_input});
+  if (gives_scratch(run.stream)) return;
+  const std::size_t scratch = plan.input_gradient_scratch(rows).bytes;
+  check.scratch(t.scratch, scratch, {grad_input});
+  check.apart("kept_input", {t.kept_input, kept.input_bytes}, "the scratch", {t.scratch, scratch});
   check.apart("kept_up", {t.kept_up, kept.up_bytes}, "the scratch", {t.scratch, scratch});
-  check.apart("kept_down", {t.kept_down, kept.down_bytes}, "the scratch", {t.scratch, scratch});
 }
 
 void check_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpWeightGradientTensors& t,
@@ -310,17 +336,17 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
   stamp(t.saved, plan.identity, rows);
 }
 
-// The codes of the gradient of a layer's output: those for grad_input in scratch, the others in kept memory.
+// The codes of the gradient of a layer's output: those for grad_input in `memory`, the others in kept memory.
 Float8View gradient_codes(const GroupedLinearPlan& layer, const ExpertsMlpCodes& made, const ExpertsMlpCodes& kept,
-                          const MemoryRegion& scratch, const MemoryRegion& kept_memory, std::int64_t rows,
+                          const MemoryRegion& memory, const MemoryRegion& kept_memory, std::int64_t rows,
                           Device device) {
   Tensor transposed = kept.codes.in(kept_memory, device);
   if (kept.codes.used && !layer.in_slots()) transposed.cols = rows;  // its rows have room for more
   const Tensor of_transposed = kept.scale_inv.in(kept_memory, device);
   const ScaleGranularity scale = layer.in_slots() ? kRowGroups : kRowwise;
-  return {.codes = made.codes.in(scratch, device),
+  return {.codes = made.codes.in(memory, device),
           .transposed = transposed,
-          .scale_inv = made.scale_inv.used ? scale_inv_by_group(made.scale_inv.in(scratch, device), scale, rows,
+          .scale_inv = made.scale_inv.used ? scale_inv_by_group(made.scale_inv.in(memory, device), scale, rows,
                                                                 layer.rows.shape.out_features)
                                            : of_transposed,
           .transposed_scale_inv = of_transposed};
@@ -344,25 +370,27 @@ void enqueue_activation_gradients(const ExpertsMlpPlan& plan, Backend& backend, 
   backend.elementwise(spec, tensors, run.stream);
 }
 
+void enqueue_grad_input(const GroupedLinearPlan& layer, Backend& backend, const ExpertsBackwardWeight& weight,
+                        const ExpertEnds& ends, const Float8View& codes, const MemoryRegion& of_weight,
+                        const Tensor& into, const LinearRun& run) {
+  GroupedLinearBackwardTensors tensors{.ends = ends, .grad_output = {}};
+  tensors.grad_input = into;
+  tensors.weight = weight.weight;
+  tensors.weight_amax = weight.weight_amax;
+  tensors.codes = weight.codes;
+  multiply_grouped_grad_input(layer, backend, tensors, codes, of_weight, run);
+}
+
 void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
                       const LinearRun& run) {
   const Device device = backend.device();
   const std::int64_t rows = t.saved->tokens;
   const ExpertsMlpBackwardScratch scratch = plan.backward_scratch(rows, t.wants);
   const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
-  const MemoryRegion of_weight = part_of(t.scratch, scratch.weight_begin, scratch.weight_bytes);
-  const auto grad_input_of = [&](const GroupedLinearPlan& layer, const ExpertsBackwardWeight& weight,
-                                 const Float8View& codes, const Tensor& into) {
-    GroupedLinearBackwardTensors tensors{.ends = t.routing.ends, .grad_output = {}};
-    tensors.grad_input = into;
-    tensors.weight = weight.weight;
-    tensors.weight_amax = weight.weight_amax;
-    tensors.codes = weight.codes;
-    multiply_grouped_grad_input(layer, backend, tensors, codes, of_weight, run);
-  };
 
   const ObservedRange range(run.observer, plan.down.rows.name, "backward");
-  const Float8View of_output = gradient_codes(plan.down, scratch.down, kept.down, t.scratch, t.kept_down, rows, device);
+  const MemoryRegion& of_down = scratch.down_is_in_kept_input ? t.kept_input : t.scratch;
+  const Float8View of_output = gradient_codes(plan.down, scratch.down, kept.down, of_down, t.kept_down, rows, device);
   if (t.wants.reaches_hidden() || t.wants.down_weight) {
     cast_grouped_grad_output(plan.down, backend,
                              {.values = t.grad_output,
@@ -373,25 +401,36 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
                              run);
   }
   if (!t.wants.reaches_hidden()) return;
-  const Tensor grad_activation = scratch.grad_activation.in(t.scratch, device);
+  const Tensor grad_activation =
+      scratch.grad_activation.in(scratch.grad_activation_is_in_kept_up ? t.kept_up : t.scratch, device);
   GroupedGradOutput grad_hidden{.values = scratch.grad_hidden.in(t.scratch, device),
                                 .wants = t.wants.of_up(),
                                 .ends = t.routing.ends,
                                 .row_amax = scratch.row_amax.in(t.scratch, device),
                                 .column_amax = scratch.column_amax.in(t.scratch, device)};
   clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
-  grad_input_of(plan.down, t.down, of_output, grad_activation);
+  enqueue_grad_input(plan.down, backend, t.down, t.routing.ends, of_output,
+                     part_of(t.scratch, scratch.weight_begin, scratch.weight_bytes), grad_activation, run);
   enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
   if (t.wants.up_bias) sum_grouped_grad_bias(backend, grad_hidden, t.grad_up_bias, run.stream);
   if (!t.wants.input && !t.wants.up_weight) return;
   const ObservedRange of_up(run.observer, plan.up.rows.name, "backward");
-  grad_hidden.codes = gradient_codes(plan.up, scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
+  grad_hidden.codes = gradient_codes(plan.up, kept.input, kept.up, t.kept_input, t.kept_up, rows, device);
   cast_grouped_grad_output(plan.up, backend, grad_hidden, run);
-  if (!t.wants.input) return;
+}
+
+void enqueue_input_gradient(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpInputGradientTensors& t,
+                            const LinearRun& run) {
+  const Device device = backend.device();
+  const std::int64_t rows = t.saved->tokens;
+  const ExpertsMlpInputGradientScratch scratch = plan.input_gradient_scratch(rows);
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  const ObservedRange range(run.observer, plan.up.rows.name, "backward");
   const Tensor grad_rows = scratch.grad_rows.in(t.scratch, device);
-  grad_input_of(plan.up, t.up, grad_hidden.codes, grad_rows);
-  backend.combine({.in = grad_rows.dtype}, {.input = grad_rows, .index = t.routing.rows, .output = t.grad_input},
-                  run.stream);
+  enqueue_grad_input(plan.up, backend, t.up, t.ends,
+                     gradient_codes(plan.up, kept.input, kept.up, t.kept_input, t.kept_up, rows, device),
+                     part_of(t.scratch, scratch.weight_begin, scratch.weight_bytes), grad_rows, run);
+  backend.combine({.in = grad_rows.dtype}, {.input = grad_rows, .index = t.rows, .output = t.grad_input}, run.stream);
 }
 
 void enqueue_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpWeightGradientTensors& t,
@@ -440,6 +479,15 @@ void experts_mlp_backward(const ExpertsMlpPlan& plan, Backend& backend, const Ex
   call.with_scratch(
       tensors, nullptr, [&] { return plan.backward_scratch(tensors.saved->tokens, tensors.wants).bytes; },
       [&](const ExpertsMlpBackwardTensors& all) { enqueue_backward(plan, backend, all, run); });
+}
+
+void experts_mlp_input_gradient(const ExpertsMlpPlan& plan, Backend& backend,
+                                const ExpertsMlpInputGradientTensors& tensors, const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  check_input_gradient(plan, backend, tensors, run);
+  call.with_scratch(
+      tensors, nullptr, [&] { return plan.input_gradient_scratch(tensors.saved->tokens).bytes; },
+      [&](const ExpertsMlpInputGradientTensors& all) { enqueue_input_gradient(plan, backend, all, run); });
 }
 
 void experts_mlp_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend,

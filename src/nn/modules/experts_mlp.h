@@ -14,8 +14,9 @@
 //   forward.up_codes = up;
 //   forward.down_codes = down;
 //   experts_mlp_forward(plan, backend, forward, {stream});
-//   experts_mlp_backward(plan, backend, {...}, {stream});           // of the input and the router's weights
-//   experts_mlp_weight_gradients(plan, backend, {...}, {stream});   // later, from what backward left
+//   experts_mlp_backward(plan, backend, {...}, {stream});           // of the router's weights
+//   experts_mlp_input_gradient(plan, backend, {...}, {stream});     // from what backward left
+//   experts_mlp_weight_gradients(plan, backend, {...}, {stream});   // likewise, also later
 //
 // The tokens' rows are not copied in high precision: the casts of input and grad_output gather them, and the last step
 // of each direction sums a token's rows. The router's weight of a row is a factor of the activation's value, which
@@ -67,23 +68,30 @@ struct ExpertsMlpCodes {
   TensorPlace scale_inv{};
 };
 
-// What backward keeps for the gradients of weights, in a region of its own for each layer, which is free again once
-// that gradient is there: transposed codes [N, M].
+// What backward keeps for the other gradients, in a region of its own for each, which is free again once that gradient
+// is there: codes [M, N] of the gradient of the first layer's output, and transposed codes [N, M] of both layers'.
 struct ExpertsMlpKeptMemory {
+  ExpertsMlpCodes input{};
   ExpertsMlpCodes up{};
   ExpertsMlpCodes down{};
-  std::size_t up_bytes = 0, down_bytes = 0;
+  std::size_t input_bytes = 0, up_bytes = 0, down_bytes = 0;
 };
 
 struct ExpertsMlpBackwardScratch {
   TensorPlace grad_hidden{};              // [M, H] or [M, 2 * H]
   TensorPlace row_amax{}, column_amax{};  // f32[M], f32[H] or f32[2 * H]: if plan.finds_maxima(wants)
-  ExpertsMlpCodes down{};                 // [M, K]: of grad_output
-  TensorPlace grad_activation{};          // [M, H]
-  ExpertsMlpCodes up{};                   // [M, H] or [M, 2 * H]: of grad_hidden
-  TensorPlace grad_rows{};                // [M, K]
-  // Codes of a layer's weights, where they are cast again; in the memory of grad_hidden, which is not there meanwhile.
+  // Are gone when the codes of grad_hidden are made, in whose regions they are if these have room for them.
+  ExpertsMlpCodes down{};         // [M, K]: of grad_output
+  TensorPlace grad_activation{};  // [M, H]
+  bool down_is_in_kept_input = false, grad_activation_is_in_kept_up = false;
+  // Codes of the second layer's weights, where they are cast again; in the memory of grad_hidden, which comes after.
   std::size_t weight_begin = 0, weight_bytes = 0;
+  std::size_t bytes = 0;
+};
+
+struct ExpertsMlpInputGradientScratch {
+  TensorPlace grad_rows{};                         // [M, K]
+  std::size_t weight_begin = 0, weight_bytes = 0;  // codes of the first layer's weights, where they are cast again
   std::size_t bytes = 0;
 };
 
@@ -122,6 +130,7 @@ struct INGOT_API ExpertsMlpPlan {
                                            bool observed = false) const;
   ExpertsMlpKeptMemory kept_memory(std::int64_t rows, const ExpertsMlpGradients& wants = {}) const;
   ExpertsMlpBackwardScratch backward_scratch(std::int64_t rows, const ExpertsMlpGradients& wants = {}) const;
+  ExpertsMlpInputGradientScratch input_gradient_scratch(std::int64_t rows) const;
 };
 
 // Throws as grouped_linear_plan() and mlp_plan() do.
@@ -163,18 +172,29 @@ struct ExpertsMlpBackwardTensors {
   const LinearSaved* saved = nullptr;  // its memory is not read: experts_mlp_weight_gradients() does
   Tensor hidden{};                     // forward's, if wants.reaches_hidden(); nothing reads it after this call
   ExpertsRouting routing{};            // forward's
-  // All that this step computes: those of the weights by experts_mlp_weight_gradients(), for which this call keeps what
-  // they need.
+  // All that this step computes: those of the input and the weights by the functions below, for which this call keeps
+  // what they need.
   ExpertsMlpGradients wants{};
   Tensor grad_output;            // [T, K]
-  Tensor grad_input{};           // [T, K]
   Tensor grad_router{};          // f32[1, M]: of routing.weights; of rows without experts it is unspecified
   Tensor grad_up_bias{};         // [experts, H or 2 * H], dense, as GroupedLinearBackwardTensors::grad_bias
-  ExpertsBackwardWeight up{};    // if the input's gradient is wanted
   ExpertsBackwardWeight down{};  // if wants.reaches_hidden()
-  MemoryRegion kept_up{};        // plan.kept_memory(M, wants)
+  MemoryRegion kept_input{};     // plan.kept_memory(M, wants)
+  MemoryRegion kept_up{};
   MemoryRegion kept_down{};
   MemoryRegion scratch{};  // plan.backward_scratch(M, wants)
+};
+
+struct ExpertsMlpInputGradientTensors {
+  const LinearSaved* saved = nullptr;  // as ExpertsMlpBackwardTensors has it
+  RowIndex rows{};                     // forward's ExpertsRouting::rows
+  ExpertEnds ends{};                   // forward's
+  ExpertsMlpGradients wants{};         // backward's
+  MemoryRegion kept_input{};           // as backward left them
+  MemoryRegion kept_up{};
+  ExpertsBackwardWeight up{};
+  Tensor grad_input;       // [T, K]
+  MemoryRegion scratch{};  // plan.input_gradient_scratch(M)
 };
 
 struct ExpertsMlpWeightGradientTensors {
@@ -196,6 +216,8 @@ INGOT_API void experts_mlp_forward(const ExpertsMlpPlan& plan, Backend& backend,
                                    const ExpertsMlpForwardTensors& tensors, const LinearRun& run);
 INGOT_API void experts_mlp_backward(const ExpertsMlpPlan& plan, Backend& backend,
                                     const ExpertsMlpBackwardTensors& tensors, const LinearRun& run);
+INGOT_API void experts_mlp_input_gradient(const ExpertsMlpPlan& plan, Backend& backend,
+                                          const ExpertsMlpInputGradientTensors& tensors, const LinearRun& run);
 INGOT_API void experts_mlp_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend,
                                             const ExpertsMlpWeightGradientTensors& tensors, const LinearRun& run);
 

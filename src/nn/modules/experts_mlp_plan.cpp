@@ -53,10 +53,6 @@ ExpertsMlpCodes place_codes(MemoryPlaces& places, const GroupedLinearPlan& layer
   return made;
 }
 
-std::size_t weight_again_bytes(const GroupedLinearPlan& plan, bool wanted) {
-  return wanted ? plan.weight_again_memory().bytes : 0;
-}
-
 }  // namespace
 
 ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
@@ -134,9 +130,11 @@ ExpertsMlpForwardScratch ExpertsMlpPlan::forward_scratch(std::int64_t rows, Line
 
 ExpertsMlpKeptMemory ExpertsMlpPlan::kept_memory(std::int64_t rows, const ExpertsMlpGradients& wants) const {
   ExpertsMlpKeptMemory memory;
-  MemoryPlaces of_up, of_down;
+  MemoryPlaces of_input, of_up, of_down;
+  if (wants.input) memory.input = place_codes(of_input, up, rows, wants.of_up());
   if (wants.up_weight) memory.up = place_kept(of_up, up, rows, wants.of_up());
   if (wants.down_weight) memory.down = place_kept(of_down, down, rows, wants.of_down());
+  memory.input_bytes = of_input.bytes();
   memory.up_bytes = of_up.bytes();
   memory.down_bytes = of_down.bytes();
   return memory;
@@ -144,31 +142,42 @@ ExpertsMlpKeptMemory ExpertsMlpPlan::kept_memory(std::int64_t rows, const Expert
 
 ExpertsMlpBackwardScratch ExpertsMlpPlan::backward_scratch(std::int64_t rows, const ExpertsMlpGradients& wants) const {
   ExpertsMlpBackwardScratch scratch;
+  if (!wants.reaches_hidden()) return scratch;
   const Dtype dtype = up.rows.dtypes.input;
   MemoryPlaces places;
-  // A layer's weights are read before grad_hidden is written, or after it has been cast: they share its memory.
-  scratch.weight_bytes =
-      std::max(weight_again_bytes(down, wants.reaches_hidden()), weight_again_bytes(up, wants.input));
+  // The second layer's weights are read before grad_hidden is written: they share its memory.
+  scratch.weight_bytes = down.weight_again_memory().bytes;
   scratch.weight_begin = places.bytes();
-  if (wants.reaches_hidden()) places.values(scratch.grad_hidden, dtype, rows, hidden_columns());
+  places.values(scratch.grad_hidden, dtype, rows, hidden_columns());
   const std::size_t shared = places.bytes() - scratch.weight_begin;
   if (scratch.weight_bytes > shared) places.region(scratch.weight_bytes - shared);
   if (finds_maxima(wants)) {
     places.floats(scratch.row_amax, rows);
     places.floats(scratch.column_amax, hidden_columns());
   }
-  // What the second layer's step needs is free again when the first one's runs.
-  MemoryPlaces of_down = places;
-  MemoryPlaces of_up = places;
-  if (wants.reaches_hidden()) {
-    scratch.down = place_codes(of_down, down, rows, wants.of_down());
-    of_down.values(scratch.grad_activation, dtype, rows, shape.hidden);
-  }
-  if (wants.input) {
-    scratch.up = place_codes(of_up, up, rows, wants.of_up());
-    of_up.values(scratch.grad_rows, dtype, rows, shape.features);
-  }
-  scratch.bytes = std::max(of_down.bytes(), of_up.bytes());
+  const ExpertsMlpKeptMemory kept = kept_memory(rows, wants);
+  // Places it in a region that is written later, or here. Returns whether that has room.
+  const auto place_in = [&](std::size_t room, const auto& place) {
+    MemoryPlaces there;
+    place(there);
+    if (there.bytes() <= room) return true;
+    place(places);
+    return false;
+  };
+  scratch.down_is_in_kept_input = place_in(
+      kept.input_bytes, [&](MemoryPlaces& in) { scratch.down = place_codes(in, down, rows, wants.of_down()); });
+  scratch.grad_activation_is_in_kept_up =
+      place_in(kept.up_bytes, [&](MemoryPlaces& in) { in.values(scratch.grad_activation, dtype, rows, shape.hidden); });
+  scratch.bytes = places.bytes();
+  return scratch;
+}
+
+ExpertsMlpInputGradientScratch ExpertsMlpPlan::input_gradient_scratch(std::int64_t rows) const {
+  ExpertsMlpInputGradientScratch scratch{.weight_bytes = up.weight_again_memory().bytes};
+  MemoryPlaces places;
+  places.values(scratch.grad_rows, up.rows.dtypes.input, rows, shape.features);
+  scratch.weight_begin = places.region(scratch.weight_bytes);
+  scratch.bytes = places.bytes();
   return scratch;
 }
 

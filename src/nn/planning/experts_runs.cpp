@@ -106,16 +106,38 @@ class MlpRun {
   // knows_amax: backward's casts of the weights take the maxima that forward's found.
   void train(bool knows_amax) {
     forward(&saved_, knows_amax);
-    const ExpertsMlpKeptMemory keeps = plan_.kept_memory(rows_);
+    const ExpertsMlpGradients wants{.up_bias = plan_.up.bias};
+    const ExpertsMlpKeptMemory keeps = plan_.kept_memory(rows_, wants);
+    const OwnedTensor kept_input = resources_.zeros.bytes(keeps.input_bytes);
     const OwnedTensor kept_up = resources_.zeros.bytes(keeps.up_bytes);
     const OwnedTensor kept_down = resources_.zeros.bytes(keeps.down_bytes);
-    backward(region_of(kept_up), region_of(kept_down), knows_amax);
+    const auto weight = [&](const ExpertWeights& of, const Float8View& codes) -> ExpertsBackwardWeight {
+      return {.weight = of.values(), .weight_amax = knows_amax ? of.amax() : Tensor{}, .codes = codes};
+    };
+    backward({.saved = &saved_,
+              .hidden = hidden_,
+              .routing = routing_.routing(),
+              .wants = wants,
+              .grad_output = {},
+              .down = weight(down_, down_codes_),
+              .kept_input = region_of(kept_input),
+              .kept_up = region_of(kept_up),
+              .kept_down = region_of(kept_down)});
+    input_gradient({.saved = &saved_,
+                    .rows = routing_.index(),
+                    .ends = routing_.ends(),
+                    .wants = wants,
+                    .kept_input = region_of(kept_input),
+                    .kept_up = region_of(kept_up),
+                    .up = weight(up_, up_codes_),
+                    .grad_input = {}});
     for_each_gradient(of_, [&](Dtype dtype, bool accumulate) {
       const OwnedTensor grad_up = gradient_of(plan_.up, dtype, resources_);
       const OwnedTensor grad_down = gradient_of(plan_.down, dtype, resources_);
       experts_mlp_weight_gradients(plan_, resources_.backend,
                                    {.saved = &saved_,
                                     .ends = routing_.ends(),
+                                    .wants = wants,
                                     .kept_up = region_of(kept_up),
                                     .kept_down = region_of(kept_down),
                                     .grad_up = grad_up,
@@ -145,30 +167,24 @@ class MlpRun {
                         {resources_.stream});
   }
 
-  void backward(const MemoryRegion& kept_up, const MemoryRegion& kept_down, bool knows_amax) {
+  void backward(ExpertsMlpBackwardTensors tensors) {
     const OwnedTensor grad_output = resources_.zeros(of_.dtype, of_.tokens, of_.size.features);
-    const OwnedTensor grad_input = resources_.zeros(of_.dtype, of_.tokens, of_.size.features);
     const OwnedTensor grad_router = resources_.zeros(Dtype::f32, 1, rows_);
     const OwnedTensor grad_up_bias = bias_of(plan_.up, resources_);
-    const OwnedTensor scratch = resources_.zeros.bytes(plan_.backward_scratch(rows_).bytes);
-    const auto weight = [&](const ExpertWeights& of, const Float8View& codes) -> ExpertsBackwardWeight {
-      return {.weight = of.values(), .weight_amax = knows_amax ? of.amax() : Tensor{}, .codes = codes};
-    };
-    experts_mlp_backward(plan_, resources_.backend,
-                         {.saved = &saved_,
-                          .hidden = hidden_,
-                          .routing = routing_.routing(),
-                          .wants = {.up_bias = plan_.up.bias},
-                          .grad_output = grad_output,
-                          .grad_input = grad_input,
-                          .grad_router = grad_router,
-                          .grad_up_bias = view_of_bias(plan_.up, grad_up_bias),
-                          .up = weight(up_, up_codes_),
-                          .down = weight(down_, down_codes_),
-                          .kept_up = kept_up,
-                          .kept_down = kept_down,
-                          .scratch = region_of(scratch)},
-                         {resources_.stream});
+    const OwnedTensor scratch = resources_.zeros.bytes(plan_.backward_scratch(rows_, tensors.wants).bytes);
+    tensors.grad_output = grad_output;
+    tensors.grad_router = grad_router;
+    tensors.grad_up_bias = view_of_bias(plan_.up, grad_up_bias);
+    tensors.scratch = region_of(scratch);
+    experts_mlp_backward(plan_, resources_.backend, tensors, {resources_.stream});
+  }
+
+  void input_gradient(ExpertsMlpInputGradientTensors tensors) {
+    const OwnedTensor grad_input = resources_.zeros(of_.dtype, of_.tokens, of_.size.features);
+    const OwnedTensor scratch = resources_.zeros.bytes(plan_.input_gradient_scratch(rows_).bytes);
+    tensors.grad_input = grad_input;
+    tensors.scratch = region_of(scratch);
+    experts_mlp_input_gradient(plan_, resources_.backend, tensors, {resources_.stream});
   }
 
   const TrainedExperts& of_;
