@@ -3,7 +3,7 @@
 torch._grouped_mm, and with its experts and linear layers converted. Text: this repository's own, byte by byte.
 
     python3 bench/train_experts.py --json train_experts.json              # tokens/s and peak memory, in turns
-    python3 bench/train_experts.py --losses --seeds 3                     # losses of smaller models, several seeds
+    python3 bench/train_experts.py --losses                               # losses of smaller models, several seeds
     python3 bench/train_experts.py --device cpu --try                     # a tiny model, to try the program
 
 Each contender starts from the same parameters, and trains by AdamW in bf16. The losses are means of the last tenth of the
@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--losses", action="store_true", help="of smaller models, instead of times")
     parser.add_argument("--experts", type=int, nargs="+", default=[2, 16, 64])
     parser.add_argument("--contender", action="append", help="a pattern, or one of several; bf16, eager always runs")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

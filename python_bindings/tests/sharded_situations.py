@@ -98,17 +98,17 @@ class TiedExperts(Tied):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A recipe of a package. Blocks of 128 rows have to be whole on each rank, so their model is wider; a GPU's grouped GEMMs
-    take multiples of 16."""
+    """A recipe of a package. Blocks of 128 rows have to be whole on each rank, so their model is wider, but not of experts, which are
+    whole; a GPU's grouped GEMMs take multiples of 16."""
 
     recipe: str
     package: str = "nn"
 
     @property
     def width(self) -> int:
-        if self.recipe == "blockwise":
-            return 128 * dist.get_world_size()
-        return 32 if self.package == "experts" else 24
+        if self.package == "experts":
+            return 144 if self.recipe == "blockwise" else 32  # a block, and a part of one
+        return 128 * dist.get_world_size() if self.recipe == "blockwise" else 24
 
     def plain(self) -> nn.Module:
         torch.manual_seed(0)
@@ -169,8 +169,8 @@ class Row:
 
 ROWS = {recipe: Row(recipe) for recipe in gathered_models.RECIPES} | {
     f"{title} {recipe}": Row(recipe, package)
-    for title, package in (("ingot.float8", "float8"), ("experts", "experts"))
-    for recipe in ("tensorwise", "rowwise")
+    for title, package, recipes in (("ingot.float8", "float8", 2), ("experts", "experts", 3))
+    for recipe in ("tensorwise", "rowwise", "blockwise")[:recipes]
 }
 
 

@@ -21,7 +21,7 @@ COLUMNS = {
     "bf16 parameters": (situations.in_bfloat16, "ingot.float8 tensorwise"),
     "mixed precision": (situations.resharded, "rowwise"),
     "kept after forward": (situations.kept, "experts tensorwise"),
-    "HSDP": (situations.hsdp, "ingot.float8 rowwise"),
+    "HSDP": (situations.hsdp, "experts blockwise"),
     "CPU offload": (situations.offloaded, "rowwise_folded"),
     "tied weights": (situations.tied, "tensorwise"),
     "accumulation": (situations.reduced, "ingot.float8 tensorwise"),
