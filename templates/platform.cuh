@@ -123,6 +123,7 @@ inline unsigned atomicInc(unsigned* target, unsigned last) {
   return value;
 }
 inline unsigned atomicAdd(unsigned* target, unsigned value) { return (*target += value) - value; }
+inline unsigned atomicMin(unsigned* target, unsigned value) { return *target > value ? *target = value : *target; }
 inline unsigned atomicMax(unsigned* target, unsigned value) { return *target < value ? *target = value : *target; }
 inline unsigned char* host_shared_memory() { return nullptr; }
 inline unsigned char* host_shared_memory(unsigned) { return nullptr; }

@@ -37,7 +37,7 @@ struct SlotRows {
 };
 
 // Finds those of a slot. All `threads` threads of the block call it; `found` is in shared memory. Where ends decrease,
-// several experts may claim a slot: it has the rows of one of them.
+// several experts may claim a slot: it has the rows of the first of them.
 INGOT_DEVICE void find_slot_rows(const ExpertRowsParams& p, i64 slot, u32 threads, SlotRows& found) {
   if (threadIdx.x == 0) found.expert = SlotRows::kNobody;
   __syncthreads();
@@ -45,7 +45,7 @@ INGOT_DEVICE void find_slot_rows(const ExpertRowsParams& p, i64 slot, u32 thread
   for (u32 e = threadIdx.x; e <= p.experts; e += threads) {
     const ExpertRows own = ExpertRows::of(p, e);
     const i64 index = slot - ExpertSlots::first(own.begin, e);
-    if (index >= 0 && index < own.slots(e < p.experts)) found.expert = e;
+    if (index >= 0 && index < own.slots(e < p.experts)) atomicMin(&found.expert, e);
   }
   __syncthreads();
   if (threadIdx.x == 0 && found.expert != SlotRows::kNobody) {

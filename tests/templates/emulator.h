@@ -313,6 +313,13 @@ inline unsigned atomicMax(unsigned* target, unsigned value) {
   return seen;
 }
 
+inline unsigned atomicMin(unsigned* target, unsigned value) {
+  const std::atomic_ref<unsigned> shared(*target);
+  unsigned seen = shared.load();
+  while (seen > value && !shared.compare_exchange_weak(seen, value)) {}
+  return seen;
+}
+
 inline unsigned atomicAdd(unsigned* target, unsigned value) {
   return std::atomic_ref<unsigned>(*target).fetch_add(value);
 }
