@@ -133,7 +133,9 @@ struct Sm90Consumer {
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
       if constexpr (C.experts) output.expert = walk.find();
-      const Sm90TileIndex first = position.own(walk.first(block.rank));
+      const Sm90TileIndex first_of_tile = walk.first(block.rank);
+      if constexpr (sm90_maps_factors(C)) sums.factors_ahead = sm90_factors_ahead<C>(p, first_of_tile);
+      const Sm90TileIndex first = position.own(first_of_tile);
       const typename Output::Fetched fetched = output.fetch(first);
       if constexpr (Epi::kWords != 0) output.prefetch(first);
       float d[kWaves][kSums];

@@ -32,13 +32,14 @@ INGOT_DEVICE const float* sm90_group_factor_b(const Sm90GemmParams& p, const Sm9
 
 // One thread loads scale_inv by the copy engine, but those of b's blocks itself: they are too few for it. What lies
 // outside the output is not loaded, or is what a column inside it has; of a's rows of experts, which begin anywhere, a
-// whole tile's are loaded through the map, whosever they are.
+// whole box is loaded through the map, whosever they are.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorEngine {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
   static constexpr u32 kBlocks = kOfRows ? 1 : sm90_factor_shares(T);  // or the first row
 
   static constexpr bool kByMap = sm90_maps_factors(C);
+  static constexpr u32 kRows = sm90_factor_rows(C);
 
   const Sm90GemmParams& p;
   const Sm90Block<C>& block;
@@ -48,7 +49,7 @@ struct Sm90FactorEngine {
 
   // Steps `begin` to `end` of the tile that begins there.
   INGOT_DEVICE void load(const Sm90TileIndex& first, u32 begin, u32 end) {
-    const u32 bytes_a = kByMap ? 4 * T.m : 4 * min_of(p.m - min_of(first.m, p.m), T.m);
+    const u32 bytes_a = kByMap ? 4 * kRows : 4 * min_of(p.m - min_of(first.m, p.m), T.m);
     const u32 bytes_b = kOfRows ? 4 * min_of(p.n - min_of(first.n, p.n), T.n) : 0;
     const float* a = p.factor_a + (i64{begin} * p.factor_a_group_stride + first.m);
     const float* b[kBlocks];
@@ -65,14 +66,14 @@ struct Sm90FactorEngine {
       ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
       ptx::mbarrier_arrive_expect_tx(full, bytes_a + bytes_b);
       if constexpr (kByMap) {
-        ptx::tma_load(to, map_a, full, static_cast<i32>(first.m), static_cast<i32>(step));
+        ptx::tma_load(to, map_a, full, static_cast<i32>(first.m - first.m % kSm90FactorsAhead), static_cast<i32>(step));
       } else {
         if (bytes_a != 0) ptx::bulk_load(to, a, bytes_a, full);
       }
-      if (bytes_b != 0) ptx::bulk_load(to + 4 * T.m, b[0], bytes_b, full);
+      if (bytes_b != 0) ptx::bulk_load(to + 4 * kRows, b[0], bytes_b, full);
       INGOT_UNROLL
       for (u32 i = 0; i < kBlocks; ++i) {
-        if constexpr (!kOfRows) ptx::cp_async<4>(to + 4 * (T.m + i), b[i], 4);
+        if constexpr (!kOfRows) ptx::cp_async<4>(to + 4 * (kRows + i), b[i], 4);
         b[i] += p.factor_b_group_stride;
       }
       if constexpr (!kOfRows) ptx::cp_async_mbarrier_arrive(full);
@@ -165,7 +166,7 @@ struct Sm90FactorLoader {
       if (step < end) {
         const u32 to = block.factors + own * sm90_factor_bytes(C);
         copy<T.m>(to + 4 * row_of_lane, 4 * kRows, a);
-        load_columns(to + 4 * T.m, b);
+        load_columns(to + 4 * sm90_factor_rows(C), b);
       }
       a.from += i64{kSteps} * p.factor_a_group_stride;
       b.from += i64{kSteps} * p.factor_b_group_stride;
@@ -211,6 +212,13 @@ INGOT_DEVICE void sm90_load_factors(const Sm90ParamsOf<C>& all, const Sm90Block<
   sm90_load_factors_by<C>(p, block, Sm90FactorLoader<C>(p, block, lane));
 }
 
+// Where in a stage the scale_inv of a tile's first row is: behind those of rows before it, if a map loads them.
+template <GemmSm90Config C>
+INGOT_DEVICE u32 sm90_factors_ahead(const Sm90GemmParams& p, const Sm90TileIndex& first) {
+  if constexpr (!sm90_maps_factors(C)) return 0;
+  return p.factors_by_engine != 0 ? first.m % kSm90FactorsAhead : 0;
+}
+
 // The scale_inv of a stage that a multiplying thread reads.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90StageFactors {
@@ -218,12 +226,12 @@ struct Sm90StageFactors {
 
   u32 of_rows, of_columns;  // shared memory: of this thread's first row, and of its columns
 
-  INGOT_DEVICE Sm90StageFactors(const Sm90Block<C>& block, const Sm90Position<T>& position, u32 stage) {
+  INGOT_DEVICE Sm90StageFactors(const Sm90Block<C>& block, const Sm90Position<T>& position, u32 stage, u32 ahead) {
     const u32 all = block.factors + stage * sm90_factor_bytes(C);
     const u32 column = position.own({0, 0}).n;
     const u32 place = kOfRows ? sm90_factor_place(C, column + position.lane % 4 * 2) : column / sm90_columns(T);
-    of_rows = all + 4 * (position.wave_row(0) + position.lane / 4);
-    of_columns = all + 4 * (T.m + place);
+    of_rows = all + 4 * (ahead + position.wave_row(0) + position.lane / 4);
+    of_columns = all + 4 * (sm90_factor_rows(C) + place);
   }
 
   // The scale_inv of this thread's two rows of a wave, times that of b's block if its columns share one.

@@ -98,9 +98,15 @@ INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& confi
 INGOT_HOST_DEVICE constexpr bool sm90_maps_factors(const GemmSm90Config& config) {
   return sm90_may_use_engine(config) && config.experts && !config.along_k;
 }
+// A box of the map begins at a multiple of 16 bytes, or the instruction is illegal: it begins up to three rows of A
+// early, and is longer.
+inline constexpr u32 kSm90FactorsAhead = 4;
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_rows(const GemmSm90Config& config) {
+  return config.tiling.m + (sm90_maps_factors(config) ? kSm90FactorsAhead : 0);
+}
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
-  const u32 bytes = 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
+  const u32 bytes = 4 * (sm90_factor_rows(config) + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
   return sm90_maps_factors(config) ? ceil_div(bytes, 128U) * 128 : bytes;
 }
 // May three warpgroups multiply? They have 160 registers a thread, which is enough for sums and parts of 64 x 128.

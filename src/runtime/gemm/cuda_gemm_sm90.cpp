@@ -249,10 +249,12 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   config.experts = true;
   config.along_k = spec.along_k;
   if (sm90_maps_factors(config) && params.gemm.factors_by_engine != 0) {
-    encode(
-        params.factor_a_map, tensors.scale_inv_a,
-        {.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32, .cols = tiling.m, .rows = 1, .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE},
-        launcher.driver());
+    encode(params.factor_a_map, tensors.scale_inv_a,
+           {.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            .cols = sm90_factor_rows(config),
+            .rows = 1,
+            .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE},
+           launcher.driver());
   }
   launcher.launch(chosen, Pass::main,
                   {.grid_x = blocks,
