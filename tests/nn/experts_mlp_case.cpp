@@ -31,10 +31,10 @@ std::size_t bytes_of(const std::vector<T>& values) {
 // A step that wants less may need more: there is no kept memory to be in.
 std::size_t most_scratch(const ExpertsMlpPlan& plan, std::int64_t rows) {
   std::size_t most = 0;
-  for (const bool input : {false, true}) {
-    for (const bool up : {false, true}) {
-      most = std::max(most, plan.backward_scratch(rows, {.input = input, .up_weight = up}).bytes);
-    }
+  for (unsigned bits = 0; bits < 8; ++bits) {
+    const ExpertsMlpGradients wants{
+        .input = (bits & 1) != 0, .up_weight = (bits & 2) != 0, .down_weight = (bits & 4) != 0};
+    most = std::max(most, plan.backward_scratch(rows, wants).bytes);
   }
   return most;
 }

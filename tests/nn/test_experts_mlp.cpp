@@ -168,10 +168,29 @@ BOOST_FIXTURE_TEST_CASE(backward_borrows_what_it_keeps, Fixture) {
   }
 }
 
+// PyTorch's side asks once for each plan, before it knows what a backward wants. So do fake tensors.
+BOOST_FIXTURE_TEST_CASE(what_is_kept_for_a_gradient_depends_on_no_other, Fixture) {
+  for (const LinearConfig& config : {rowwise(), tensorwise(), blockwise()}) {
+    small.config = config;
+    const ExpertsMlpPlan plan = ExpertsMlpRun(small, *backend, stream).plan;
+    for (const std::int64_t rows : {0, 26, 128}) {
+      const ExpertsMlpKeptMemory all = plan.kept_memory(rows);
+      for (const unsigned bits : {1U, 2U, 4U, 3U, 5U, 6U}) {
+        const ExpertsMlpGradients wants{
+            .input = (bits & 1) != 0, .up_weight = (bits & 2) != 0, .down_weight = (bits & 4) != 0};
+        const ExpertsMlpKeptMemory some = plan.kept_memory(rows, wants);
+        BOOST_TEST(some.input_bytes == (wants.input ? all.input_bytes : 0U));
+        BOOST_TEST(some.up_bytes == (wants.up_weight ? all.up_bytes : 0U));
+        BOOST_TEST(some.down_bytes == (wants.down_weight ? all.down_bytes : 0U));
+      }
+    }
+  }
+}
+
 // Each gradient alone, with weights that are kept and cast again, and forward without what backward needs: the bits of
 // a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
-  for (const LinearConfig& config : {rowwise(), casting_weight_again(rowwise()), blockwise()}) {
+  for (const LinearConfig& config : {rowwise(), tensorwise(), casting_weight_again(rowwise()), blockwise()}) {
     small.config = config;
     ExpertsMlpRun all(small, *backend, stream);
     all.enqueue();

@@ -69,7 +69,8 @@ struct ExpertsMlpCodes {
 };
 
 // What backward keeps for the other gradients, in a region of its own for each, which is free again once that gradient
-// is there: codes [M, N] of the gradient of the first layer's output, and transposed codes [N, M] of both layers'.
+// is there: codes [M, N] of the gradient of the first layer's output, and transposed codes [N, M] of both layers'. How
+// many bytes a region has does not depend on which other gradients are wanted.
 struct ExpertsMlpKeptMemory {
   ExpertsMlpCodes input{};
   ExpertsMlpCodes up{};
