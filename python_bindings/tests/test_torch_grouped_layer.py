@@ -199,6 +199,8 @@ def test_biases(recipe, device):
     assert torch.equal(alone, first)
     with torch.no_grad():
         assert torch.equal(grouped_linear(x, weight, ends=ends, options=options, bias=bias), y)
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(LinearError, match='^grouped linear "moe" cannot run .* in forward mode'):
+            grouped_linear(x, weight, ends=ends, options=options, bias=torch.autograd.forward_ad.make_dual(bias.detach(), bias.detach()))
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
@@ -237,6 +239,10 @@ def test_experts_mlp_with_biases(recipe, device):
     if device == "cpu":
         program = torch.export.export(Mlp(), tuple(given)).module()
         assert (program(*given) - found).norm() < 0.1 * found.norm()
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(of_up.detach(), of_up.detach())
+        with pytest.raises(LinearError, match='^experts "moe" cannot run .* in forward mode'):
+            Mlp()(*given[:4], dual, of_down)
     options = LinearOptions(recipe, name="moe")
     call = lambda **named: lambda: experts_mlp(x, index, weights, gate_up, down, options, **named)
     for act, message in (

@@ -138,7 +138,7 @@ def mlp_of_rows(
     stacked() says what else than (experts, 2 * hidden, K)."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     _check_operands({**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
-    if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight):
+    if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight, *biases):
         refuse_transforms(SubjectOfExperts("experts", options))
     if _exports():  # an exported program has grouped layers
         product = lambda rows, at, ends, **how: grouped_linear(
