@@ -418,11 +418,14 @@ def test_gpt_oss_is_one_operator_each_way():
     """Its gate and biases are known by what they compute; another gate is not."""
     module = model_of("GptOss").model.layers[0].mlp.experts
     experts.convert_experts_(module)
-    assert experts._fused_activation(module) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
+    assert experts._fused_activation(module, module.ingot_gate) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
     other = model_of("GptOss").model.layers[0].mlp.experts
     other._apply_gate = lambda gate_up: gate_up[..., ::2] * gate_up[..., 1::2]
     experts.convert_experts_(other)
-    assert experts._fused_activation(other) is None
+    assert experts._fused_activation(other, other.ingot_gate) is None
+    plain = model_of("GptOss")
+    recorded = recording_of_call(lambda: experts.run_products(plain, [16], torch.bfloat16, "rowwise"), "h200")
+    assert "sigmoid" in recorded and not any(hasattr(each, "ingot_gate") for each in plain.modules())  # which records, and converts nothing
     torch.manual_seed(1)
     hidden, index, weights = torch.randn(40, 64).requires_grad_(), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2).requires_grad_()
     given = (hidden, weights, *module.parameters())
@@ -517,15 +520,15 @@ def test_a_version_without_the_gate_by_its_private_name(monkeypatch):
         return y.detach(), *torch.autograd.grad(y.square().sum(), (x, *module.parameters()))
 
     known, by_name = step(), experts._default_apply_gate
-    assert experts._fused_activation(module) is not None
+    assert experts._fused_activation(module, None) is not None
     try:
         with monkeypatch.context() as patch:
             patch.delattr("transformers.integrations.moe._default_apply_gate")
             importlib.reload(experts)
-            assert experts._default_apply_gate is None and experts._fused_activation(module) is None
+            assert experts._default_apply_gate is None and experts._fused_activation(module, None) is None
             found = step()
     finally:
         importlib.reload(experts)
-    assert experts._default_apply_gate is by_name and experts._fused_activation(module) is not None
+    assert experts._default_apply_gate is by_name and experts._fused_activation(module, None) is not None
     assert all(sqnr(*each) > 20 for each in zip(known, found)), [*map(sqnr, known, found)]
     assert not torch.equal(known[0], found[0])  # the router's weights multiply what the cast reads, or what experts return

@@ -175,7 +175,7 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     experts = self.down_proj.shape[0]
     has_all = torch.is_grad_enabled() and _has_all_experts(self)
     activation = _activation_of(self)
-    fused = _fused_activation(self)
+    fused = _fused_activation(self, getattr(self, "ingot_gate", None))
     if fused is not None:
         weights, biases = _operands_of_mlp(self)
         options = getattr(self, "ingot_options", _DEFAULT)
@@ -218,12 +218,11 @@ def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
     return f"min(x, {limit:g}) * sigmoid({alpha:g} * min(x, {limit:g})) * (max(min(up, {limit:g}), -{limit:g}) + 1)"
 
 
-def _fused_activation(self) -> Optional[str]:
+def _fused_activation(self, gate: Optional[str]) -> Optional[str]:
     """What one operator each way computes between the products; None for other modules, and for weights that FSDP2 gathers in FP8, of
-    which no columns are put in another order."""
+    which no columns are put in another order. gate: of _clamped_gate(), which convert_experts_() asks."""
     if hasattr(self, "down_proj_scale_inv"):
         return None
-    gate = getattr(self, "ingot_gate", None)
     return _activation_of(self) if gate is None or is_gathered(self.gate_up_proj) else gate
 
 
@@ -272,7 +271,8 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     seen: Set[_Kind] = set()
     for module in filter(is_stack, model.modules()):
         for fast in (False, True):
-            _run_stack(module, tokens, (dtype, dtype), recipe, (fast and recipe != "blockwise", fast), seen)
+            gate = None if recipe is None else _clamped_gate(module)  # as if it were converted
+            _run_stack(module, tokens, (dtype, dtype), recipe, gate, (fast and recipe != "blockwise", fast), seen)
 
 
 def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional[torch.dtype]) -> None:
@@ -286,7 +286,8 @@ def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional
         options = getattr(module, "ingot_options", _DEFAULT)
         fast = options.fast_gradients, getattr(module, "ingot_fast_math", False)
         dtypes = dtype or of_model if quantized else dtype or module.down_proj.dtype, module.down_proj.dtype
-        _run_stack(module, tokens, dtypes, None if quantized else options.recipe, fast, seen)
+        gate = getattr(module, "ingot_gate", None)
+        _run_stack(module, tokens, dtypes, None if quantized else options.recipe, gate, fast, seen)
 
 
 def converted_of(model: torch.nn.Module) -> List[str]:
@@ -300,13 +301,12 @@ def _run_stack(
     tokens: Sequence[int],
     dtypes: Tuple[torch.dtype, torch.dtype],
     recipe: Optional[str],
+    gate: Optional[str],
     fast: Tuple[bool, bool],
     seen: Set[_Kind],
 ) -> None:
     chosen = getattr(module.config, "num_experts_per_tok", 1)
-    if recipe is not None and not hasattr(module, "ingot_gate"):  # of a model that is not converted
-        module.ingot_gate = _clamped_gate(module)
-    fused = _fused_activation(module) if recipe is not None else None
+    fused = _fused_activation(module, gate) if recipe is not None else None
     if fused is not None:
         kind = (*_weight_of(module, "down_proj").shape, chosen, dtypes, recipe, fast, module.has_bias, fused)
         if kind not in seen:
