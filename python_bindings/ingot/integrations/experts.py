@@ -8,9 +8,9 @@
 
 Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
 implementation "ingot": rows sorted by their experts, two grouped GEMMs, and the sum of each token's experts in the order that
-the router chose, so that bits repeat, those of gradients too. A SwiGLU, or gpt-oss's clamped one, whose weights are in high
-precision is ingot.torch.experts_mlp(), one operator each way; others are ingot.torch.grouped_linear() twice. Nothing is padded and the host
-never waits. Needs transformers 5.
+the router chose, so that bits repeat, those of gradients too. A SwiGLU whose weights are in high precision is
+ingot.torch.experts_mlp(), as is gpt-oss's clamped one in a model that convert_experts_() converted; others are
+ingot.torch.grouped_linear() twice. Nothing is padded and the host never waits. Needs transformers 5.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
 
 
 def _fused_activation(self, gate: Optional[str]) -> Optional[str]:
-    """What one operator each way computes between the products; None for other modules, and for weights that FSDP2 gathers in FP8, of
+    """What experts_mlp() computes between the products; None for other modules, and for weights that FSDP2 gathers in FP8, of
     which no columns are put in another order. gate: of _clamped_gate(), which convert_experts_() asks."""
     if hasattr(self, "down_proj_scale_inv"):
         return None

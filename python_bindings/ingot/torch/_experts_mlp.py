@@ -1,6 +1,6 @@
-"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward, one backward, and one for each gradient
-that does not come on its way, the input's and each weight's, so that what one reads last can go before the next one's memory is asked for. experts_mlp() calls it
-with the indices that say which rows each token has."""
+"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward, one backward, and one more for each of the gradients
+of input and weights, so that what one reads last can go before the next one's memory is asked for. experts_mlp() calls it with the
+indices that say which rows each token has."""
 
 from __future__ import annotations
 
