@@ -243,15 +243,19 @@ def test_experts_mlp_with_biases(recipe, device):
         dual = torch.autograd.forward_ad.make_dual(of_up.detach(), of_up.detach())
         with pytest.raises(LinearError, match='^experts "moe" cannot run .* in forward mode'):
             Mlp()(*given[:4], dual, of_down)
+    with torch.no_grad(), pytest.raises(LinearError, match=r'^experts "moe" cannot run under torch.func transforms \(vmap'):
+        torch.vmap(Mlp(), in_dims=(0, *(None,) * 5))(x[None], *given[1:])
     options = LinearOptions(recipe, name="moe")
     call = lambda **named: lambda: experts_mlp(x, index, weights, gate_up, down, options, **named)
     for act, message in (
         (call(gate_up_bias=of_down), r"^experts_mlp gate_up_bias: has the shape \(5, 64\), expected \(5, 96\), a row for each expert$"),
         (call(down_bias=of_down.long()), "^experts_mlp down_bias: is torch.int64, expected float32, bfloat16 or float16$"),
-        (call(down_bias=[1.0]), "^experts_mlp down_bias: is a list, expected a torch.Tensor$"),
+        (call(down_bias=[1.0]), "^experts_mlp down_bias: is a list, expected a torch.Tensor: torch.as_tensor"),
+        (call(gate_up_bias=of_up.to_sparse()), "^experts_mlp gate_up_bias: is torch.sparse_coo, expected a dense tensor"),
         (call(gate_up_bias=of_up.to("meta")), "^experts_mlp gate_up_bias: is on meta and the weight on .*: move one with .to"),
         (call(activation=None), "^experts_mlp activation: is None, expected an expression of x and up, such as 'silu"),
-        (call(activation="silu(x) * gate"), '^experts "moe" activation: "silu\\(x\\) \\* gate" must be an expression of x'),
+        (call(activation="gelu(x)"), r"^experts_mlp activation: is 'gelu\(x\)', expected an expression of x and up, such as 'silu"),
+        (call(activation="silu(x) * gate * up"), '^experts "moe" activation: "silu\\(x\\) \\* gate \\* up" must be an expression of x'),
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message):
             act()

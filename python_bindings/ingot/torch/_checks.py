@@ -251,12 +251,12 @@ def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool 
         refuse(subject, "fast_gradients: is set, but blockwise sums each 128 of a product separately, by their scales: leave it out")
 
 
-def check_bias_of_experts(what: str, bias: Optional[torch.Tensor], weight: torch.Tensor) -> None:
+def check_bias_of_experts(caller: str, name: str, bias: Optional[torch.Tensor], weight: torch.Tensor) -> None:
     """Of a layer whose weights are (experts, N, K)."""
     if bias is None:
         return
-    if not isinstance(bias, torch.Tensor):
-        raise LinearError(f"{what}: is a {type(bias).__name__}, expected a torch.Tensor")
+    check_dense(caller, name, bias)
+    what = f"{caller} {name}"
     if tuple(bias.shape) != tuple(weight.shape[:2]):
         raise LinearError(f"{what}: has the shape {tuple(bias.shape)}, expected {tuple(weight.shape[:2])}, a row for each expert")
     if not bias.is_floating_point() or bias.dtype.itemsize not in (2, 4):

@@ -138,7 +138,8 @@ def mlp_of_rows(
     stacked() says what else than (experts, 2 * hidden, K)."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     _check_operands({**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
-    if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight, *biases):
+    # Where gradients are off, too, _Permute is an autograd.Function.
+    if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight, *biases, records=True):
         refuse_transforms(SubjectOfExperts("experts", options))
     if _exports():  # an exported program has grouped layers
         product = lambda rows, at, ends, **how: grouped_linear(
@@ -232,9 +233,9 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    check_bias_of_experts("experts_mlp gate_up_bias", gate_up_bias, gate_up_weight)
-    check_bias_of_experts("experts_mlp down_bias", down_bias, down_weight)
-    if not isinstance(activation, str) or not activation.strip():
+    check_bias_of_experts("experts_mlp", "gate_up_bias", gate_up_bias, gate_up_weight)
+    check_bias_of_experts("experts_mlp", "down_bias", down_bias, down_weight)
+    if not isinstance(activation, str) or "up" not in activation:
         raise LinearError(f"experts_mlp activation: is {activation!r}, expected an expression of x and up, such as {SWIGLU!r}")
     operands = hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight
     return mlp_of_rows(*operands, options, fast_math, True, (gate_up_bias, down_bias), activation)

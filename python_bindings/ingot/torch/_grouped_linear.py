@@ -88,7 +88,7 @@ def _trained(
         raise LinearError(
             f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
         )
-    check_bias_of_experts("grouped_linear bias", bias, weight)
+    check_bias_of_experts("grouped_linear", "bias", bias, weight)
     if is_transformed(input, weight, bias):
         refuse_transforms(SubjectOfExperts("grouped linear", options))
     input = in_autocasts_dtype(input)
