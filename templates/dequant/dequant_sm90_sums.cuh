@@ -288,30 +288,66 @@ struct DequantSums {
   static constexpr u32 kStepWords = kStep / 4;
   using Fragments = u32[T.waves][kStepWords];
 
+  static constexpr u32 kStepTiles = kStep / 32;
+  // The tiles of 32 k whose scale_inv are loaded at once.
+  static constexpr u32 kHeldTiles = min_of(T.depth / 32, 4U);
+
   // The operands of kStep k of a stage. They are loaded a step ahead, so that nothing waits for shared memory.
   struct Step {
-    Words words[kStep / 32][T.waves];
+    Words words[kStepTiles][T.waves];
     MxWords mx;
   };
-  // Loads a step from stage `slot` of the ring, from its 32-k tile number `tile` on; k is the stage's first.
-  INGOT_DEVICE void load_step(u32 slot, u32 tile, u32 k, Step& step) const {
+  // The scale_inv of the steps that are decoded. large: is one of them 2 or more?
+  struct Held {
+    MxWords mx;
+    bool large;
+  };
+  // Loads a step from stage `slot` of the ring, from its 32-k tile number `tile` on; k is the stage's first. With
+  // scale_inv where they begin to be those of kHeldTiles, or if the step is `alone`.
+  INGOT_DEVICE void load_step(u32 slot, u32 tile, u32 k, Step& step, bool alone = false) const {
     const u32 codes = block.stages + slot * dequant_stage_bytes<W>(T) + own;
     INGOT_UNROLL
-    for (u32 i = 0; i < kStep / 32; ++i) {
+    for (u32 i = 0; i < kStepTiles; ++i) {
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) {
         load_words(codes + wave * kBlockBytes + (tile + i) * kDequantTileBytes<W>, step.words[i][wave]);
       }
     }
-    if constexpr (kFolded) mx_words(slot, k + 32 * tile, step.mx);
+    if constexpr (kFolded) {
+      if (alone || tile % kHeldTiles == 0) mx_words(slot, k + 32 * tile, step.mx);
+    }
   }
-  INGOT_DEVICE static void decode_step(const Step& step, Fragments& a) {
+  INGOT_DEVICE static void hold(const Step& step, Held& held) {
+    u32 any = 0;
     INGOT_UNROLL
-    for (u32 i = 0; i < kStep / 32; ++i) {
+    for (u32 wave = 0; wave < T.waves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        held.mx[wave][half] = step.mx[wave][half];
+        any |= step.mx[wave][half];
+      }
+    }
+    held.large = __any_sync(0xffffffffU, (any & 0x80808080U) != 0) != 0;
+  }
+
+  // Decodes a step. Its first tile's scale_inv are byte number `byte` of those held. Those of 2 and more take longer.
+  INGOT_DEVICE static void decode_step(const Step& step, const Held& held, u32 byte, Fragments& a) {
+    if constexpr (kFolded) {
+      if (held.large) {
+        decode_tiles<true>(step, held.mx, byte, a);
+        return;
+      }
+    }
+    decode_tiles<false>(step, held.mx, byte, a);
+  }
+  template <bool Large>
+  INGOT_DEVICE static void decode_tiles(const Step& step, const MxWords& mx, u32 byte, Fragments& a) {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kStepTiles; ++i) {
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) {
         u32 registers[8];
-        decode<true>(step.words[i][wave], step.mx[wave], i, registers);
+        decode<Large>(step.words[i][wave], mx[wave], byte + i, registers);
         INGOT_UNROLL
         for (u32 j = 0; j < 8; ++j) {
           // Decode here: past a branch, ptxas would no longer see that decoding may overlap the tensor cores' work.
@@ -399,6 +435,7 @@ struct DequantSums {
     Fragments second;
     Step even{};
     Step odd{};
+    Held held{};
     if (span.begin < whole) {
       ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
       load_step(ring.stage, 0, span.begin * T.depth, even);
@@ -412,8 +449,10 @@ struct DequantSums {
       INGOT_UNROLL
       for (u32 step = 0; step < T.depth / kStep; step += 2) {
         const u32 k = at * T.depth + step * kStep;
-        load_step(ring.stage, (step + 1) * (kStep / 32), at * T.depth, odd);
-        decode_step(even, first);
+        const u32 tile = step * kStepTiles;
+        load_step(ring.stage, tile + kStepTiles, at * T.depth, odd);
+        if (kFolded && tile % kHeldTiles == 0) hold(even, held);
+        decode_step(even, held, tile % kHeldTiles, first);
         if constexpr (kGrouped) {
           adds = end_group_before(d, of_group, groups, step, k, adds);
         }
@@ -422,11 +461,11 @@ struct DequantSums {
         ptx::wgmma_wait<1>();
         if (step == 0 && previous < T.stages) release_stage(previous);
         if (step + 2 < T.depth / kStep) {
-          load_step(ring.stage, (step + 2) * (kStep / 32), at * T.depth, even);
+          load_step(ring.stage, tile + 2 * kStepTiles, at * T.depth, even);
         } else if (at + 1 < whole) {
           load_step(wait_for_next_stage(), 0, (at + 1) * T.depth, even);
         }
-        decode_step(odd, second);
+        decode_step(odd, held, (tile + kStepTiles) % kHeldTiles, second);
         constexpr bool kNewGroup = kGrouped && kGroup <= kStep;
         if constexpr (kNewGroup) end_group(d, of_group, groups, k + kStep, true);
         multiply_step(d, of_group, second, x + x_offset(step + 1), kNewGroup ? 0 : 1);
@@ -465,8 +504,10 @@ struct DequantSums {
     for (u32 step = 0; step < steps; ++step) {
       Fragments a;
       Step now{};
-      load_step(ring.stage, step * (kStep / 32), at * T.depth, now);
-      decode_step(now, a);
+      load_step(ring.stage, step * kStepTiles, at * T.depth, now, true);
+      Held held{};
+      if constexpr (kFolded) hold(now, held);
+      decode_step(now, held, 0, a);
       if constexpr (kGrouped) {
         TileSums of_group;
         clear(of_group);
