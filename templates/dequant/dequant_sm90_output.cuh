@@ -132,7 +132,7 @@ struct DequantOutput {
         if (token + first * 8 >= dequant_end_m<T>(p, expert)) break;
         __syncwarp();
         INGOT_UNROLL
-        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+        for (u32 tile = 0; tile < min_of(kAtOnce, kTokenTiles - first); ++tile) {
           INGOT_UNROLL
           for (u32 i = 0; i < 4; ++i) {
             ptx::st_shared_float(in + ((tile * 8 + i % 2) * kDequantScratchPitch + i / 2 * 8) * 4,
@@ -141,7 +141,7 @@ struct DequantOutput {
         }
         __syncwarp();
         INGOT_UNROLL
-        for (u32 tile = 0; tile < kAtOnce; ++tile) {
+        for (u32 tile = 0; tile < min_of(kAtOnce, kTokenTiles - first); ++tile) {
           const U32x4 four = ptx::ld_shared16(out + tile * 8 * kDequantScratchPitch * 4);
           const float sums[4] = {float_from_bits(four.x), float_from_bits(four.y), float_from_bits(four.z),
                                  float_from_bits(four.w)};

@@ -153,7 +153,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_step(const DequantSm90Tiling& t, Dequant
 // Does the kernel exist?
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t, DequantFactors kind) {
-  const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 32 || t.tokens == 64 || t.tokens == 128 || t.tokens == 256
+  const bool tokens = t.wgmma ? t.tokens == 16 || t.tokens == 24 || t.tokens == 32 || t.tokens == 64 ||
+                                    t.tokens == 128 || t.tokens == 256
                               : t.tokens == 8 || t.tokens == 16 || t.tokens == 32;
   const u32 share = dequant_share(t, kind);
   const u32 fragments = (t.wgmma ? dequant_step(t, kind) / 2 * t.waves : 8 + 4 * t.waves + t.tokens / 2) +

@@ -18,6 +18,7 @@ namespace ingot::ptx {
 #define INGOT_D8(i) INGOT_D4(i), INGOT_D4((i) + 4)
 #define INGOT_D32(i) INGOT_D8(i), INGOT_D8((i) + 8), INGOT_D8((i) + 16), INGOT_D8((i) + 24)
 #define INGOT_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define INGOT_NAMES_12 INGOT_NAMES_8 ", %8, %9, %10, %11"
 #define INGOT_NAMES_16 \
   INGOT_NAMES_8        \
   ", "                 \
@@ -65,9 +66,12 @@ namespace ingot::ptx {
 // d = a b + d if `adds` is not 0, else d = a b. B is [N, 16], with rows along k.
 template <class T, u32 N>
 INGOT_DEVICE void wgmma_m64k16(float (&d)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3, u64 tile_b, u32 adds) {
-  static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "wgmma of no other width is written down here");
+  static_assert(N == 16 || N == 24 || N == 32 || N == 64 || N == 128 || N == 256,
+                "wgmma of no other width is written down here");
   if constexpr (N == 16) {
     INGOT_WGMMA_TYPES("16", INGOT_NAMES_8, "%8, %9, %10, %11", "%12", "%13", INGOT_D8(0))
+  } else if constexpr (N == 24) {
+    INGOT_WGMMA_TYPES("24", INGOT_NAMES_12, "%12, %13, %14, %15", "%16", "%17", INGOT_D8(0), INGOT_D4(8))
   } else if constexpr (N == 32) {
     INGOT_WGMMA_TYPES("32", INGOT_NAMES_16, "%16, %17, %18, %19", "%20", "%21", INGOT_D8(0), INGOT_D8(8))
   } else if constexpr (N == 64) {
@@ -88,6 +92,7 @@ INGOT_DEVICE void wgmma_m64k16(float (&d)[N / 2], u32 a0, u32 a1, u32 a2, u32 a3
 #undef INGOT_NAMES_64
 #undef INGOT_NAMES_32
 #undef INGOT_NAMES_16
+#undef INGOT_NAMES_12
 #undef INGOT_NAMES_8
 #undef INGOT_D32
 #undef INGOT_D8
