@@ -243,12 +243,10 @@ BOOST_FIXTURE_TEST_SUITE(tilings, Fixture)
 // Every tiling that is offered for some number of rows, with several tiles for each multiprocessor.
 BOOST_AUTO_TEST_CASE(every_tiling) {
   const MatmulDevice device{.target = context().cache().target(), .multiprocessors = 132};
-  for (const std::size_t kind : {0U, 1U, 4U}) {
-    DequantExpertsCase c{.spec = every_kind()[kind],
-                         .ends = {0, 1, 9, 9, 26, 59, 124, 131, 131},
-                         .m = 132,
-                         .n = 3 * 1024 + 72,
-                         .k = 1160};
+  // The last one: rows of scale_inv that begin at multiples of four bytes, which come with the codes.
+  for (const auto& [kind, k] : {std::pair{0U, 1160}, {1U, 1160}, {4U, 1160}, {1U, 1152}}) {
+    DequantExpertsCase c{
+        .spec = every_kind()[kind], .ends = {0, 1, 9, 9, 26, 59, 124, 131, 131}, .m = 132, .n = 3 * 1024 + 72, .k = k};
     const DequantExpertsData data(c);
     std::vector<DequantMatmulSpec> specs;
     for (const std::int64_t m : {1, 16, 32, 64, 128}) {
