@@ -61,8 +61,7 @@ BOOST_FIXTURE_TEST_CASE(refusals, Fixture) {
   c.ends = {5, 4, 9};
   check_contains(refusal(*cpu, nothing), {"column_sum ends: say that expert 1 ends at row 4"});
   c.ends = {5, 5, 10};
-  check_contains(refusal(*cpu, nothing),
-                 {"column_sum ends: say that expert 2 ends at row 10, but the input has 9 rows"});
+  check_contains(refusal(*cpu, nothing), {"column_sum ends: say that expert 2 ends at row 10, but the sum has 9 rows"});
   check_contains(refusal([](ColumnSumSpec&, ColumnSumTensors& t) { t.ends = {}; }),
                  {"column_sum ends: are of 0 experts, but there must be 1 to 512"});
   check_contains(refusal([](ColumnSumSpec&, ColumnSumTensors& t) { t.ends.capacity = 3; }),

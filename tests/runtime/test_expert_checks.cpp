@@ -26,6 +26,13 @@ BOOST_AUTO_TEST_CASE(errors_name_the_expert_or_the_row) {
   check_contains(of.grouped_gemm({16, 17, 3}, true), {"grouped_gemm counts: say that expert 1 has 17 rows"});
   BOOST_TEST(of.gathered_cast({7, 0, 0, 3}) == "");
   BOOST_TEST(of.gathered_cast({0, 8, 1}) == "cast row_index: says that row 1 is row 8 of the input, which has 8");
+  BOOST_TEST(of.column_sum({0, 16, 48}) == "");
+  BOOST_TEST(of.column_sum({0, 1, 4}, {7, 0, 0, 3}) == "");
+  check_contains(of.column_sum({16, 9, 48}), {"column_sum ends: say that expert 1 ends at row 9"});
+  check_contains(of.column_sum({0, 1, 5}, {7, 0, 0, 3}),
+                 {"column_sum ends: say that expert 2 ends at row 5, but the sum has 4 rows"});
+  BOOST_TEST(of.column_sum({0, 1, 3}, {0, 8, 1}) ==
+             "column_sum row_index: says that row 1 is row 8 of the input, which has 8");
   BOOST_TEST(of.gathered_cast({0, 1, -1}) == "cast row_index: says that row 2 is row -1 of the input, which has 8");
 }
 

@@ -21,15 +21,19 @@ BOOST_AUTO_TEST_CASE(errors_name_the_expert_or_the_row) {
     const std::string beyond = of.grouped_gemm({16, 20, 1 << 30});
     const std::string counts = of.grouped_gemm({16, 17, -3}, true);
     const std::string rows = of.gathered_cast({0, 1 << 30, -7});
+    const std::string sums = of.column_sum({16, 9, 48});
+    const std::string of_rows = of.column_sum({0, 1, 3}, {0, 1 << 30, -7});
     backend.device_api().synchronize(stream);
     if (!checks) {
-      BOOST_TEST(decrease + beyond + counts + rows == "");
+      BOOST_TEST(decrease + beyond + counts + rows + sums + of_rows == "");
       continue;
     }
     check_contains(decrease, {"grouped_gemm ends: say that expert 1 ends at row 9"});
     check_contains(beyond, {"grouped_gemm ends: say that expert 2 ends at row 1073741824, but a has 48 rows"});
     check_contains(counts, {"grouped_gemm counts: say that expert 1 has 17 rows"});
     check_contains(rows, {"cast row_index: says that row 1 is row 1073741824 of the input, which has 8"});
+    check_contains(sums, {"column_sum ends: say that expert 1 ends at row 9"});
+    check_contains(of_rows, {"column_sum row_index: says that row 1 is row 1073741824 of the input, which has 8"});
   }
 }
 BOOST_AUTO_TEST_SUITE_END()

@@ -55,6 +55,20 @@ class ExpertChecksCase {
     });
   }
 
+  // The error of a sum of columns with these ends, of these rows of a matrix 8 x 64, or of the first 48 of another.
+  std::string column_sum(std::vector<std::int32_t> ends, const std::vector<std::int32_t>& rows = {}) {
+    ends.insert(ends.end(), rows.begin(), rows.end());
+    write(ends);
+    const auto* const values = static_cast<const std::int32_t*>(index_.data());
+    ColumnSumTensors tensors{.input = on_device(b_, Dtype::bf16, rows.empty() ? 48 : 8, 64),
+                             .sum = on_device(out_, Dtype::bf16, 3, 64),
+                             .ends = {.data = values, .experts = 3, .device = backend_->device()}};
+    if (!rows.empty()) {
+      tensors.row_index = {values + 3, static_cast<std::int64_t>(rows.size()), backend_->device()};
+    }
+    return error_of_call([&] { backend_->column_sum({.experts = true}, tensors, *stream_); });
+  }
+
   // Its message.
   static std::string error_of_call(const std::function<void()>& call) {
     try {

@@ -35,6 +35,8 @@ void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device 
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
 void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+// The same of a spec with experts.
+void check_expert_values(const ColumnSumTensors& tensors);
 void check(const CombineSpec& spec, const CombineTensors& tensors, Device device);
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
 

@@ -36,8 +36,7 @@ void check_sums(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Devi
     if (!fault.empty()) throw Error(ErrorCode::invalid_argument, kIndex, fault);
     index = bytes_of(*tensors.row_index);
   }
-  const std::int64_t rows = tensors.row_index ? tensors.row_index->rows : tensors.input.rows;
-  if (device.type == DeviceType::cpu) check_end_values(kEnds, ends, {.lines = rows, .line = "row", .of = "the input"});
+  if (device.type == DeviceType::cpu) check_expert_values(tensors);
   const Range sum = check_matrix("column_sum sum", tensors.sum, spec.out, ends.experts, tensors.input.cols, device,
                                  "one row for each expert, of the input's columns");
   if (tensors.sum.row_stride != tensors.sum.cols && tensors.sum.rows > 1) {
@@ -51,6 +50,11 @@ void check_sums(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Devi
 }
 
 }  // namespace
+
+void check_expert_values(const ColumnSumTensors& tensors) {
+  const std::int64_t rows = tensors.row_index ? tensors.row_index->rows : tensors.input.rows;
+  check_end_values(kEnds, tensors.ends, {.lines = rows, .line = "row", .of = "the sum"});
+}
 
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device) {
   validate_spec(spec);

@@ -61,6 +61,7 @@ class CpuBackend final : public Backend {
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cpu::column_sum);
   }
 

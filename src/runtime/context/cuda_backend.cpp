@@ -72,6 +72,7 @@ class CudaBackend final : public Backend {
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cuda::column_sum);
   }
 

@@ -24,6 +24,15 @@ std::vector<std::int32_t> on_host(const char* what, const std::int32_t* values, 
   return copied;
 }
 
+void check_index(const char* what, const RowIndex& index, std::int64_t of, DeviceApi& device_api, Stream& stream) {
+  const auto values = on_host(what, index.data, index.rows, device_api, stream);
+  for (std::size_t row = 0; row < values.size(); ++row) {
+    if (values[row] >= 0 && values[row] < of) continue;
+    throw Error(ErrorCode::invalid_argument, what,
+                fmt::format("says that row {} is row {} of the input, which has {}", row, values[row], of));
+  }
+}
+
 }  // namespace
 
 void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, DeviceApi& device_api,
@@ -57,15 +66,18 @@ void check_experts(const CastSpec& spec, const CastTensors& tensors, DeviceApi& 
     readable.ends.data = values.data();
     check_expert_values(spec, readable);
   }
-  if (!spec.gathered) return;
-  const RowIndex& index = tensors.row_index;
-  const auto values = on_host("cast row_index", index.data, index.rows, device_api, stream);
-  for (std::size_t row = 0; row < values.size(); ++row) {
-    if (values[row] >= 0 && values[row] < tensors.input.rows) continue;
-    throw Error(
-        ErrorCode::invalid_argument, "cast row_index",
-        fmt::format("says that row {} is row {} of the input, which has {}", row, values[row], tensors.input.rows));
-  }
+  if (spec.gathered) check_index("cast row_index", tensors.row_index, tensors.input.rows, device_api, stream);
+}
+
+void check_experts(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, DeviceApi& device_api, Stream& stream) {
+  if (!spec.experts || !device_api.checks_experts()) return;
+  check(spec, tensors, device_api.device());
+  const auto values = on_host("column_sum ends", tensors.ends.data, tensors.ends.experts, device_api, stream);
+  ColumnSumTensors readable = tensors;
+  readable.ends.data = values.data();
+  check_expert_values(readable);
+  if (!tensors.row_index) return;
+  check_index("column_sum row_index", *tensors.row_index, tensors.input.rows, device_api, stream);
 }
 
 }  // namespace ingot

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/column_sum_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
@@ -20,5 +21,6 @@ void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensor
 void check_experts(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, DeviceApi& device_api,
                    Stream& stream);
 void check_experts(const CastSpec& spec, const CastTensors& tensors, DeviceApi& device_api, Stream& stream);
+void check_experts(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, DeviceApi& device_api, Stream& stream);
 
 }  // namespace ingot
