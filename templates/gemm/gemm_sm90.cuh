@@ -133,13 +133,12 @@ struct Sm90Consumer {
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
       if constexpr (C.experts) output.expert = walk.find();
-      const Sm90TileIndex first_of_tile = walk.first(block.rank);
-      if constexpr (sm90_maps_factors(C)) sums.factors_ahead = sm90_factors_ahead<C>(p, first_of_tile);
-      const Sm90TileIndex first = position.own(first_of_tile);
+      const Sm90TileIndex first = position.own(walk.first(block.rank));
       const typename Output::Fetched fetched = output.fetch(first);
       if constexpr (Epi::kWords != 0) output.prefetch(first);
       float d[kWaves][kSums];
       sums.wait_for_turn();
+      sums.shift = sm90_factor_shift<C>(first);
       sums.sum(d, tile_a, tile_b, steps);
       output.share(fetched);
       output.write(d, fetched.rows, first);
@@ -241,7 +240,7 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
     } else if constexpr (C.along_k && !has_extents(C.scale_b)) {
       if (threadIdx.x >= sm90_threads(T) - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
     } else if constexpr (has_extents(C.scale_b)) {
-      if (threadIdx.x / 32 == kProducer / 32 + 1) sm90_load_factors<C>(all, block);
+      if (threadIdx.x / 32 == kProducer / 32 + 1) sm90_load_factors<C>(p, block);
     }
   } else {
     ptx::setmaxnreg_inc<kConsumers == 3 ? 160 : 232>();

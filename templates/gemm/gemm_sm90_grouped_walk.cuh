@@ -29,7 +29,6 @@ struct Sm90GroupedParams {
   const i32* ends;  // [experts]: the row (column) of A at which each expert ends; with a capacity, how many rows it has
   u32 experts;      // 1 to kSm90MostExperts
   u32 capacity;     // 0, or the rows that each expert has room for: experts * capacity = gemm.m
-  TensorMap factor_a_map;  // of a's scale_inv of groups, a box a tile's of a step: read if sm90_maps_factors()
 };
 
 #if INGOT_ON_DEVICE
@@ -38,8 +37,6 @@ template <GemmSm90Config C>
 using Sm90ParamsOf = typename Select<C.experts, Sm90GroupedParams, Sm90GemmParams>::Type;
 INGOT_DEVICE const Sm90GemmParams& sm90_gemm_params(const Sm90GemmParams& p) { return p; }
 INGOT_DEVICE const Sm90GemmParams& sm90_gemm_params(const Sm90GroupedParams& p) { return p.gemm; }
-INGOT_DEVICE const TensorMap* sm90_factor_map(const Sm90GemmParams&) { return nullptr; }
-INGOT_DEVICE const TensorMap* sm90_factor_map(const Sm90GroupedParams& p) { return &p.factor_a_map; }
 
 // All threads of the block call it, after start_in_turn().
 template <GemmSm90Config C>

@@ -73,7 +73,7 @@ struct Sm90Block {
   // Does one thread load scale_inv of groups? Then it arrives once for what the copy engine loads, and once for those
   // of b's blocks.
   INGOT_DEVICE static bool factors_by_engine(const Sm90GemmParams& p) {
-    return sm90_may_use_engine(C) && p.factors_by_engine != 0;
+    return has_extents(C.scale_b) && p.factors_by_engine != 0;
   }
 
   INGOT_DEVICE void make_barriers(const Sm90GemmParams& p) const {

@@ -31,7 +31,7 @@ struct Sm90Sums {
   Sm90Position<T> position;
   u32 release;  // the empty barrier, here or in another block, at which this lane arrives
   StageRing<T.stages> ring{};
-  u32 factors_ahead = 0;  // of the tile at hand (sm90_factors_ahead())
+  u32 shift = 0;  // sm90_factor_shift() of the tile
 
   INGOT_DEVICE Sm90Sums(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup) {
@@ -192,7 +192,7 @@ struct Sm90Sums {
     ptx::wgmma_commit();
     if constexpr (kGrouped) {
       keep_loads_behind();
-      Factors(block, position, ring.stage, factors_ahead).rows(part.of_rows, 0);
+      Factors(block, position, ring.stage, shift).rows(part.of_rows, 0);
     }
   }
 
@@ -281,7 +281,7 @@ struct Sm90Sums {
       if (!is_full) ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
       if (step == steps - 1) pass_turn();
       const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
-      const Factors factors(block, position, ring.stage, factors_ahead);
+      const Factors factors(block, position, ring.stage, shift);
       INGOT_UNROLL
       for (u32 wave = 0; wave < kWaves; ++wave) {
         float of_rows[2];

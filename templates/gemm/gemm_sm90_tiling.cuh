@@ -86,40 +86,27 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
-// scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
-// sm90_factor_place(); or, where a block of b has one scale_inv, one for each share: the columns of a warpgroup, if the
-// two share the tile's columns, or all of them.
+// scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B; or, where a
+// block of b has one scale_inv, one for each share: the columns of a warpgroup, if the two share the tile's columns, or
+// all of them.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
-// May a kernel leave scale_inv of groups to the copy engine? With experts, only three warpgroups' does.
-INGOT_HOST_DEVICE constexpr bool sm90_may_use_engine(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && (!config.experts || sm90_consumers(config.tiling) == 3);
+// Rows of experts begin anywhere, but the copy engine at multiples of four scale_inv: it loads from there on, and a
+// tile's are up to three further in shared memory.
+INGOT_HOST_DEVICE constexpr bool sm90_shifts_factors(const GemmSm90Config& config) {
+  return has_extents(config.scale_b) && config.experts && !config.along_k;
 }
-// Rows of experts begin anywhere: a tensor map takes the copy engine there, to multiples of 128 bytes in shared memory.
-INGOT_HOST_DEVICE constexpr bool sm90_maps_factors(const GemmSm90Config& config) {
-  return sm90_may_use_engine(config) && config.experts && !config.along_k;
-}
-// A box of the map begins at a multiple of 16 bytes, or the instruction is illegal: it begins up to three rows of A
-// early, and is longer.
-inline constexpr u32 kSm90FactorsAhead = 4;
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_rows(const GemmSm90Config& config) {
-  return config.tiling.m + (sm90_maps_factors(config) ? kSm90FactorsAhead : 0);
+// Places for scale_inv of A in a stage.
+INGOT_HOST_DEVICE constexpr u32 sm90_factors_a(const GemmSm90Config& config) {
+  return config.tiling.m + (sm90_shifts_factors(config) ? 4 : 0);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
-  const u32 bytes = 4 * (sm90_factor_rows(config) + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
-  return sm90_maps_factors(config) ? ceil_div(bytes, 128U) * 128 : bytes;
+  return 4 * (sm90_factors_a(config) + (sm90_factors_of_rows(config) ? config.tiling.n : 4));
 }
 // May three warpgroups multiply? They have 160 registers a thread, which is enough for sums and parts of 64 x 128.
 INGOT_HOST_DEVICE constexpr bool sm90_has_three(const GemmSm90Config& config) {
   const Sm90Tiling& t = config.tiling;
   return has_extents(config.scale_b) && t.n <= 128 && !t.stream_k && sm90_cluster_size(t) == 1;
-}
-// The copy engine keeps the order of memory. With experts, a thread's scale_inv are adjacent: it has two columns of
-// every eight, the same of all eights, and loads four with one instruction (ptxas joins the loads of two eights); the
-// four threads that differ in their columns read from different banks.
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const GemmSm90Config& config, u32 column) {
-  return sm90_may_use_engine(config) ? column
-                                     : column % 8 / 2 * (config.tiling.n / 4 + 4) + column / 8 * 2 + column % 2;
 }
 
 // Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column
@@ -136,8 +123,7 @@ INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const GemmSm90Config& confi
   return sm90_columns_offset(config.tiling) + 2 * sm90_consumers(config.tiling) * sm90_column_bytes(config);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_factors_offset(const GemmSm90Config& config) {
-  const u32 behind_barriers = sm90_barriers_offset(config) + 16 * config.tiling.stages;
-  return sm90_maps_factors(config) ? ceil_div(behind_barriers, 128U) * 128 : behind_barriers;
+  return sm90_barriers_offset(config) + 16 * config.tiling.stages;
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_experts_offset(const GemmSm90Config& config) {
   return sm90_factors_offset(config) + config.tiling.stages * sm90_factor_bytes(config);

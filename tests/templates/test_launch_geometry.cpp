@@ -590,56 +590,33 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
 BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   constexpr Granularity kGroups{.rows = 1, .cols = 128};
   constexpr Granularity kOfBlocks{.rows = 128, .cols = 128};
-  for (const u32 n : {64U, 128U}) {
-    const GemmSm90Config of_experts{.tiling = {.m = 128, .n = n}, .scale_b = kGroups, .experts = true};
-    std::set<u32> places;
-    for (u32 column = 0; column < n; ++column) {
-      const u32 place = sm90_factor_place(of_experts, column);
-      places.insert(place);
-      BOOST_TEST(place < n + 16);
-      if (column % 2 == 0) BOOST_TEST(sm90_factor_place(of_experts, column + 1) == place + 1);
-      if (column + 8 < n) BOOST_TEST(sm90_factor_place(of_experts, column + 8) == place + 2);
-    }
-    BOOST_TEST(places.size() == n);
-    std::set<u32> banks;
-    for (u32 thread = 0; thread < 4; ++thread) {
-      const u32 first = sm90_factor_place(of_experts, 2 * thread);
-      BOOST_TEST(first % 4 == 0U);
-      for (u32 i = 0; i < 4; ++i) banks.insert((first + i) % 32);
-    }
-    BOOST_TEST(banks.size() == 16U);
-  }
   constexpr Sm90Tiling tile{.m = 128, .n = 128, .stages = 6};
   static_assert(sm90_factor_bytes({.tiling = tile}) == 0);
   static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kOfBlocks}) == 4 * (128 + 4));
-  static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 144));
-  static_assert(sm90_factors_offset({.tiling = tile, .scale_b = kGroups}) % 16 == 0);
-  // The copy engine writes a stage's in the order of memory, at multiples of 16 bytes, and through a map, as with rows
-  // of experts, of 128; with experts for three warpgroups alone.
+  static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 128));
+  // The copy engine writes a stage's at multiples of 16 bytes; with experts there is room for rows that begin at no
+  // multiple of four.
   constexpr Sm90Tiling three{.m = 192, .n = 128, .stages = 4};
   for (const Sm90Tiling& t : {tile, three}) {
     for (const Granularity scale_b : {kGroups, kOfBlocks}) {
       const GemmSm90Config config{.tiling = t, .scale_b = scale_b};
-      BOOST_TEST(sm90_may_use_engine(config));
-      BOOST_TEST(sm90_factor_bytes(config) % 16 == 0U);
-      BOOST_TEST(sm90_factors_offset(config) % 16 == 0U);
-      BOOST_TEST(sm90_factor_place(config, 77) == 77U);
-      BOOST_TEST(!sm90_maps_factors(config));
-      const GemmSm90Config experts{.tiling = three, .scale_b = scale_b, .experts = true};
-      BOOST_TEST(sm90_maps_factors(experts));
-      BOOST_TEST(sm90_factor_bytes(experts) % 128 == 0U);
-      BOOST_TEST(sm90_factors_offset(experts) % 128 == 0U);
-      BOOST_TEST(sm90_factor_place(experts, 77) == 77U);
+      BOOST_TEST(!sm90_shifts_factors(config));
+      BOOST_TEST(sm90_factors_a(config) == t.m);
+      GemmSm90Config experts = config;
+      experts.experts = true;
+      BOOST_TEST(sm90_shifts_factors(experts));
+      BOOST_TEST(sm90_factors_a(experts) == t.m + 4);
+      for (const GemmSm90Config& each : {config, experts}) {
+        BOOST_TEST(sm90_factor_bytes(each) % 16 == 0U);
+        BOOST_TEST(sm90_factors_offset(each) % 16 == 0U);
+        BOOST_TEST(sm90_shared_bytes(each) <= kSm90SharedLimit);
+      }
     }
   }
-  static_assert(!sm90_may_use_engine({.tiling = tile, .scale_b = kOfBlocks, .experts = true}));
-  static_assert(!sm90_maps_factors({.tiling = tile, .scale_b = kOfBlocks, .experts = true}));
   constexpr GemmSm90Config along_k{.tiling = three, .scale_b = kGroups, .experts = true, .along_k = true};
-  static_assert(sm90_may_use_engine(along_k) && !sm90_maps_factors(along_k));
+  static_assert(!sm90_shifts_factors(along_k));
   static_assert(sm90_has_three(along_k) && sm90_has_three({.tiling = three, .scale_b = kOfBlocks, .experts = true}));
   static_assert(sm90_expert_box(three) % 8 == 0, "a box begins where the swizzle repeats");
-  static_assert(!sm90_may_use_engine({.tiling = tile}));
-  static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
 
 // Tiles hold whole groups and cover the matrix.

@@ -15,10 +15,9 @@ namespace ingot {
 // spec has a tiling, only that one.
 INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 
-// Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size. by_engine: the
-// copy engine may load scale_inv of groups, as it may but for experts.
+// Microseconds on a GPU with this many multiprocessors, roughly: good for comparing tilings of one size.
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
-                               int multiprocessors, bool by_engine = true);
+                               int multiprocessors);
 
 // The part of that time in which the memory is busy. A launch that computes several GEMMs takes at least the sum of
 // theirs.

@@ -29,10 +29,10 @@ namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
 
+// Rows of 128 bytes, unless it says otherwise.
 struct Box {
   CUtensorMapDataType type;
   u32 cols, rows;
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;  // of rows of 128 bytes
 };
 
 // Rows that do not start at a sector pair gain nothing from prefetching what is next to them, which makes them a tenth
@@ -47,11 +47,11 @@ void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& 
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
   const cuuint32_t extents[] = {box.cols, box.rows};
   const cuuint32_t steps[] = {1, 1};
-  driver.check(
-      driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data, sizes,
-                                          strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle,
-                                          promotion(strides[0]), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
+                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                                   CU_TENSOR_MAP_SWIZZLE_128B, promotion(strides[0]),
+                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
 }
 
 struct Rows {
@@ -222,8 +222,7 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   Sm90GroupedParams params{.gemm = params_of(chosen.gemm, gemm, size, launcher.driver()),
                            .ends = tensors.ends.data,
                            .experts = static_cast<u32>(experts),
-                           .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0)),
-                           .factor_a_map = {}};
+                           .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0))};
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
   u32 blocks = 0;
   const bool groups = has_group_scale_inv(spec.gemm);
@@ -248,14 +247,6 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   GemmSm90Config config = sm90_scale_inv_config(chosen.gemm);
   config.experts = true;
   config.along_k = spec.along_k;
-  if (sm90_maps_factors(config) && params.gemm.factors_by_engine != 0) {
-    encode(params.factor_a_map, tensors.scale_inv_a,
-           {.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-            .cols = sm90_factor_rows(config),
-            .rows = 1,
-            .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE},
-           launcher.driver());
-  }
   launcher.launch(chosen, Pass::main,
                   {.grid_x = blocks,
                    .block = sm90_threads(tiling),
