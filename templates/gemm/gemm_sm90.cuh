@@ -9,7 +9,8 @@
 // warpgroup keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the
 // next tile while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each
 // tile, half of its rows each (of 64 rows: half of its columns), or (ping-pong) have their own tiles, so that one
-// multiplies while the other writes. With scale_inv of groups, three may share a tile of 192 rows, 64 each. A stage's
+// multiplies while the other writes. With scale_inv of groups, three may share a tile of 192 rows, 64 each, and of 256
+// columns each multiplies one half after the other. A stage's
 // `full` barrier counts its bytes, and the threads that load scale_inv of groups; its `empty` barrier counts the
 // consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this,
 // gemm_sm90_sums.cuh a consumer's mainloop and gemm_sm90_output.cuh its epilogue store.
@@ -263,7 +264,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.across_a && !C.across_b));
   static_assert(!C.along_k || (C.experts && !C.bias && (!has_extents(C.scale_b) || C.scale_b.rows == 1)));
-  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
+  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_part_columns(T, true) <= 128));
   static_assert(sm90_consumers(T) == 2 || sm90_has_three(C));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));

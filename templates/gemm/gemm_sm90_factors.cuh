@@ -59,7 +59,7 @@ struct Sm90FactorEngine {
     const float* b[kBlocks];
     INGOT_UNROLL
     for (u32 i = 0; i < kBlocks; ++i) {
-      const u32 column = min_of(first.n + i * sm90_columns(T), p.n - 1);
+      const u32 column = min_of(first.n + i * sm90_share_columns(T), p.n - 1);
       b[i] = sm90_group_factor_b<C>(p, expert) +
              (i64{begin} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride);
     }
@@ -90,7 +90,7 @@ struct Sm90FactorEngine {
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorLoader {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
-  static constexpr u32 kColumns = sm90_columns(T);
+  static constexpr u32 kColumns = sm90_share_columns(T);
   static constexpr u32 kSteps = T.stages >= 4 ? 2 : 1;  // at once; the ring has room for others
   static constexpr u32 kRows = kSm90FactorLoaders / kSteps;
   static_assert(!kOfRows || C.scale_b.rows == 1);
@@ -221,18 +221,18 @@ struct Sm90StageFactors {
   INGOT_DEVICE Sm90StageFactors(const Sm90Block<C>& block, const Sm90Position<T>& position, u32 stage, u32 shift) {
     const u32 all = block.factors + stage * sm90_factor_bytes(C);
     const u32 column = position.own({0, 0}).n;
-    const u32 place = kOfRows ? column + position.lane % 4 * 2 : column / sm90_columns(T);
+    const u32 place = kOfRows ? column + position.lane % 4 * 2 : column / sm90_share_columns(T);
     of_rows = all + 4 * (position.wave_row(0) + position.lane / 4 + shift);
     of_columns = all + 4 * (sm90_factors_a(C) + place);
   }
 
-  // The scale_inv of this thread's two rows of a wave, times that of b's block if its columns share one.
-  INGOT_DEVICE void rows(float (&of)[2], u32 wave) const {
+  // The scale_inv of this thread's two rows of a wave, times that of b's block if the columns of a share have one.
+  INGOT_DEVICE void rows(float (&of)[2], u32 wave, u32 share = 0) const {
     const u32 from = of_rows + 4 * wave * Sm90Position<T>::kWaveRows;
     of[0] = float_from_bits(ptx::ld_shared4(from));
     of[1] = float_from_bits(ptx::ld_shared4(from + 32));
     if constexpr (!kOfRows) {
-      const float whole = float_from_bits(ptx::ld_shared4(of_columns));
+      const float whole = float_from_bits(ptx::ld_shared4(of_columns + 4 * share));
       of[0] = of[0] * whole;
       of[1] = of[1] * whole;
     }

@@ -23,6 +23,7 @@ struct Sm90Sums {
   static constexpr u32 kN = sm90_columns(T);
   static constexpr u32 kSums = kN / 2;  // per thread and wave
   static constexpr bool kGrouped = has_extents(C.scale_b);
+  static constexpr u32 kPartN = sm90_part_columns(T, kGrouped);
   static constexpr bool kFp8 = sizeof(A) == 1;  // has scale_inv
   using Factors = Sm90StageFactors<C>;          // of groups
 
@@ -69,8 +70,8 @@ struct Sm90Sums {
   // If warpgroups share a tile and add up the tensor cores' parts, they should be out of step: one multiplies while
   // another adds. So each but the first begins a tile when the one before it has its first part. (Not if that one could
   // be a whole tile ahead and so arrive at this barrier twice.) Three with scale_inv of b's blocks get out of step by
-  // themselves: they are 4 % faster if they begin together and read ahead.
-  static constexpr bool kReadsAhead = sm90_consumers(T) == 3 && !Factors::kOfRows;
+  // themselves: they are 4 % faster if they begin together and read ahead. So do two that have halves of 256 columns.
+  static constexpr bool kReadsAhead = (sm90_consumers(T) == 3 || kPartN != kN) && kGrouped && !Factors::kOfRows;
   static constexpr bool kInTurn = !T.pingpong && !kReadsAhead;
   INGOT_DEVICE void begin_after_another(u32 steps) const {
     if (kInTurn && position.group != 0 && steps >= T.stages) ptx::named_barrier_sync(position.group, 256);
@@ -92,17 +93,19 @@ struct Sm90Sums {
   // tensor cores would wait for the second instruction.
   INGOT_DEVICE static void keep_loads_behind() { __syncwarp(); }
 
-  INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
+  template <u32 Columns = kN>
+  INGOT_DEVICE void multiply(float (&d)[Columns / 2], u64 a, u64 b, u32 wave, u32 adds) const {
     INGOT_UNROLL
     for (u32 k = 0; k < kSm90Depth; k += 32) {
       if constexpr (kFp8) {
-        ptx::wgmma_m64k32<A, B, kN>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+        ptx::wgmma_m64k32<A, B, Columns>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16,
+                                         k == 0 ? adds : 1);
       } else {
         // 32 bytes are 16 of K; across K, those are 16 rows.
         constexpr u32 kA = C.across_a ? kSm90Step16 : 1;
         constexpr u32 kB = C.across_b ? kSm90Step16 : 1;
-        ptx::wgmma_m64k16_shared<A, C.across_a, C.across_b, kN>(d, a + (wave * kWaveRows * kSm90Depth + k * kA) / 16,
-                                                                b + k * kB / 16, k == 0 ? adds : 1);
+        ptx::wgmma_m64k16_shared<A, C.across_a, C.across_b, Columns>(
+            d, a + (wave * kWaveRows * kSm90Depth + k * kA) / 16, b + k * kB / 16, k == 0 ? adds : 1);
       }
     }
   }
@@ -168,7 +171,7 @@ struct Sm90Sums {
   static constexpr u32 kPartColumns = kN / kPartsOfStep;
   static constexpr u32 kPart = kPartColumns / 2;
   static constexpr bool kOverlapped = kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong &&
-                                      !Factors::kOfRows && sm90_consumers(T) == 2;
+                                      !Factors::kOfRows && sm90_consumers(T) == 2 && kPartN == kN;
 
   struct Part {
     float sums[kPart];
@@ -256,23 +259,27 @@ struct Sm90Sums {
     ring.advance();
   }
 
-  // Adds a part that the tensor cores have finished, times its scale_inv.
-  INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kSums], const float (&of_rows)[2],
-                                      const Factors& factors) {
+  // Adds a share of columns that the tensor cores have finished, times its scale_inv.
+  INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kPartN / 2], u32 share,
+                                      const float (&of_rows)[2], const Factors& factors) {
     INGOT_UNROLL
-    for (u32 j = 0; j < kSums / 4; ++j) {
+    for (u32 j = 0; j < kPartN / 8; ++j) {
+      const u32 eight = share * (kPartN / 8) + j;
       float of_columns[2];
-      if constexpr (Factors::kOfRows) factors.columns(of_columns, j);
+      if constexpr (Factors::kOfRows) factors.columns(of_columns, eight);
       INGOT_UNROLL
       for (u32 i = 0; i < 4; ++i) {
         const float factor = Factors::kOfRows ? of_rows[i / 2] * of_columns[i % 2] : of_rows[i / 2];
-        d[4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[4 * j + i]);
+        d[4 * eight + i] = fused_multiply_add(part[4 * j + i], factor, d[4 * eight + i]);
       }
     }
   }
 
+  // A step's parts, one after the other: each of 64 rows and one share of the warpgroup's columns.
   INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
-    float part[kSums];
+    constexpr u32 kShares = kN / kPartN;
+    constexpr u32 kParts = kWaves * kShares;
+    float part[kPartN / 2];
     if constexpr (!T.stream_k) clear(d);
     begin_after_another(steps);
     bool is_full = false;  // is the stage known to be?
@@ -282,28 +289,33 @@ struct Sm90Sums {
       if (step == steps - 1) pass_turn();
       const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
       const Factors factors(block, position, ring.stage, shift);
+      float of_rows[kParts][2];
+      if constexpr (kReadsAhead) {
+        INGOT_UNROLL
+        for (u32 i = 0; i < kParts; ++i) factors.rows(of_rows[i], i / kShares, i % kShares);
+      }
       INGOT_UNROLL
-      for (u32 wave = 0; wave < kWaves; ++wave) {
-        float of_rows[2];
-        if constexpr (kReadsAhead) factors.rows(of_rows, wave);
+      for (u32 i = 0; i < kParts; ++i) {
+        const u32 wave = i / kShares;
+        const u32 share = i % kShares;
         ptx::wgmma_fence();
-        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+        multiply<kPartN>(part, tile_a + offset, tile_b + offset + share * (kPartN * kSm90Depth / 16), wave, 0);
         ptx::wgmma_commit();
         if constexpr (!kReadsAhead) {
           keep_loads_behind();
-          factors.rows(of_rows, wave);
+          factors.rows(of_rows[i], wave, share);
         }
         ptx::wgmma_wait<0>();
         ptx::wgmma_settle(part);
-        if (wave == 0 && step == 0) let_next_begin(steps);
-        if (wave == kWaves - 1 && !Factors::kOfRows) release_stage(ring.stage);
-        if constexpr (kReadsAhead) {
+        if (i == 0 && step == 0) let_next_begin(steps);
+        if (i == kParts - 1 && !Factors::kOfRows) release_stage(ring.stage);
+        if (kReadsAhead && i == kParts - 1) {
           ring.advance();
           is_full = step + 1 < steps && ptx::mbarrier_looks_complete(block.full + 8 * ring.stage, ring.phase);
         }
-        add_scaled(d[wave], part, of_rows, factors);
+        add_scaled(d[wave], part, share, of_rows[i], factors);
         ptx::wgmma_settle(d[wave]);
-        if (wave == kWaves - 1 && Factors::kOfRows) release_stage(ring.stage);
+        if (i == kParts - 1 && Factors::kOfRows) release_stage(ring.stage);
       }
       if constexpr (!kReadsAhead) ring.advance();
     }

@@ -69,9 +69,21 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Do rows of b within one warpgroup's columns have scale_inv of groups that differ?
+// Columns of a warpgroup that have a scale_inv of b's blocks in common.
+INGOT_HOST_DEVICE constexpr u32 sm90_share_columns(const Sm90Tiling& t) { return min_of(sm90_columns(t), 128U); }
+
+// Columns that a warpgroup multiplies at once if it adds up the tensor cores' parts. With scale_inv of groups it may
+// have 256, one half after the other.
+INGOT_HOST_DEVICE constexpr bool sm90_has_halves(const Sm90Tiling& t) {
+  return !t.pingpong && !t.stream_k && t.m == 128 && t.n == 256;
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_part_columns(const Sm90Tiling& t, bool groups) {
+  return groups && sm90_has_halves(t) ? 128 : sm90_columns(t);
+}
+
+// Do rows of b within one share of columns have scale_inv of groups that differ?
 INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
-  return has_extents(config.scale_b) && config.scale_b.rows % sm90_columns(config.tiling) != 0;
+  return has_extents(config.scale_b) && config.scale_b.rows % sm90_share_columns(config.tiling) != 0;
 }
 
 // Tiles of 64 rows that a warpgroup multiplies by the same tile of B.
@@ -79,17 +91,16 @@ INGOT_HOST_DEVICE constexpr u32 sm90_waves(const Sm90Tiling& t) {
   return t.pingpong || sm90_shares_columns(t) ? t.m / 64 : t.m / (64 * sm90_consumers(t));
 }
 
-// Sums in a thread: those of a tile and, if promoted, those of the 128 of K that will be added to them.
-INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
-  return (sm90_waves(t) + (promoted ? 1 : 0)) * sm90_columns(t) / 2;
+// Sums in a thread: those of a tile, and those of a part of so many columns that will be added to them.
+INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, u32 part_columns) {
+  return (sm90_waves(t) * sm90_columns(t) + part_columns) / 2;
 }
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
 // scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B; or, where a
-// block of b has one scale_inv, one for each share: the columns of a warpgroup, if the two share the tile's columns, or
-// all of them.
-INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
+// block of b has one scale_inv, one for each share of the tile's columns.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_share_columns(t); }
 // Rows of experts begin anywhere, but the copy engine at multiples of four scale_inv: it loads from there on, and a
 // tile's are up to three further in shared memory.
 INGOT_HOST_DEVICE constexpr bool sm90_shifts_factors(const GemmSm90Config& config) {

@@ -541,7 +541,10 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   };
   BOOST_TEST(tiled(kBlocks, {128, 192, 1, 1, 5, false}) ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
-             "of 192 columns, but with scale_inv of groups it must be 64 or 128");
+             "of 192 columns, but with scale_inv of groups it must be 64 or 128, or 128x256 cooperative without "
+             "stream-K");
+  BOOST_TEST(tiled(kBlocks, {128, 256, 1, 1, 4, false}) == "no error");
+  BOOST_TEST(tiled(kRowGroups, {128, 256, 2, 1, 4, false}) == "no error");
   const std::string no_three =
       " tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster of "
       "1x1 and no stream-K";

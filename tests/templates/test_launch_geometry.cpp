@@ -597,7 +597,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   // The copy engine writes a stage's at multiples of 16 bytes; with experts there is room for rows that begin at no
   // multiple of four.
   constexpr Sm90Tiling three{.m = 192, .n = 128, .stages = 4};
-  for (const Sm90Tiling& t : {tile, three}) {
+  constexpr Sm90Tiling wide{.m = 128, .n = 256, .stages = 4};
+  for (const Sm90Tiling& t : {tile, three, wide}) {
     for (const Granularity scale_b : {kGroups, kOfBlocks}) {
       const GemmSm90Config config{.tiling = t, .scale_b = scale_b};
       BOOST_TEST(!sm90_shifts_factors(config));
@@ -617,6 +618,13 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   static_assert(!sm90_shifts_factors(along_k));
   static_assert(sm90_has_three(along_k) && sm90_has_three({.tiling = three, .scale_b = kOfBlocks, .experts = true}));
   static_assert(sm90_expert_box(three) % 8 == 0, "a box begins where the swizzle repeats");
+  // Halves of 256 columns have a scale_inv of b's blocks each, and their parts are one after the other.
+  static_assert(sm90_has_halves(wide) && sm90_part_columns(wide, true) == 128 && sm90_part_columns(wide, false) == 256);
+  static_assert(sm90_sums(wide, sm90_part_columns(wide, true)) == 192 && sm90_sums(wide, 0) == 128);
+  static_assert(sm90_share_columns(wide) == 128 && sm90_factor_shares(wide) == 2);
+  static_assert(!sm90_has_halves({.m = 128, .n = 256, .pingpong = true}) && !sm90_has_halves({.m = 64, .n = 256}));
+  static_assert(!sm90_factors_of_rows({.tiling = wide, .scale_b = kOfBlocks}));
+  static_assert(sm90_factors_of_rows({.tiling = wide, .scale_b = kGroups}));
 }
 
 // Tiles hold whole groups and cover the matrix.

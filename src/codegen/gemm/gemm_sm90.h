@@ -28,6 +28,7 @@ inline GemmSm90Config sm90_scale_inv_config(const GemmSpec& spec) {
 }
 
 // Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
-std::string tiling_fault(const GemmTiling& tiling, bool fast);
+// groups: with scale_inv of groups.
+std::string tiling_fault(const GemmTiling& tiling, bool fast, bool groups);
 
 }  // namespace ingot

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-std::string tiling_fault(const GemmTiling& t, bool fast) {
+std::string tiling_fault(const GemmTiling& t, bool fast, bool groups) {
   const bool shares_columns = !t.pingpong && t.m == 64;
   if (t.m < 64 || t.m > 256 || t.m % 64 != 0) {
     return t.pingpong ? fmt::format("a tile of {} rows, but pingpong takes a multiple of 64 up to 256", t.m)
@@ -32,8 +32,8 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
     return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile", bytes,
                        kSm90SharedLimit);
   }
-  // A thread's 232 registers must hold the sums of its waves and one more wave's, which are added to them.
-  const u32 sums = sm90_sums(tiling, !fast);
+  // A thread's 232 registers must hold the sums of its waves and a part's, which are added to them.
+  const u32 sums = sm90_sums(tiling, fast ? 0 : sm90_part_columns(tiling, groups));
   constexpr u32 kMostSums = 192;
   if (sums > kMostSums) {
     return fmt::format("{} sums in each thread, but its registers hold {}: take a smaller tile", sums, kMostSums);
@@ -151,9 +151,8 @@ void validate_sm90(const GemmSpec& spec) {
            fmt::format("staged is set, but kernel sm90 reads {} as it is stored: leave staged out", name(spec.a)));
   }
   if (!spec.tiling) return;
-  if (const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec)); !fault.empty()) {
-    refuse(spec, fmt::format("tiling has {}", fault));
-  }
+  const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec), has_group_scale_inv(spec));
+  if (!fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
   const GemmSm90Config config = sm90_scale_inv_config(spec);
   if (sm90_consumers(config.tiling) == 3 && !sm90_has_three(config)) {
     refuse(
@@ -162,8 +161,9 @@ void validate_sm90(const GemmSpec& spec) {
         "of 1x1 and no stream-K");
   }
   if (!has_group_scale_inv(spec)) return;
-  if (sm90_columns(config.tiling) > 128) {
-    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128",
+  if (sm90_part_columns(config.tiling, true) > 128) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128, or "
+                             "128x256 cooperative without stream-K",
                              spec.tiling->n));
   }
   const u32 bytes = sm90_shared_bytes(config);

@@ -24,7 +24,7 @@ std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& 
   if (t.stream_k) return "stream-K, but where tiles are is known on the device only";
   // Their store needs the registers in which a thread would keep where it is.
   constexpr u32 kMostSumsOfF32 = 128;
-  const u32 sums = sm90_sums(sm90_tiling(t), false);
+  const u32 sums = sm90_sums(sm90_tiling(t), 0);
   if (spec.gemm.out == Dtype::f32 && sums > kMostSumsOfF32) {
     return fmt::format("{} outputs in each thread, but where those are f32 its registers hold {}: take a smaller tile",
                        sums, kMostSumsOfF32);
@@ -74,7 +74,10 @@ MatmulSize padded_size(const GroupedGemmSpec& spec, const MatmulSize& size, std:
 
 // Tilings of scale_inv of groups that were not measured with experts, or lost (gemm_blocks_tiles_h200.json).
 bool has_to_be_named(const GroupedGemmSpec& spec, const GemmTiling& t) {
-  return sm90_consumers(sm90_tiling(t)) == 3 && (spec.along_k || spec.gemm.scale_b != kRowGroups);
+  if (!has_group_scale_inv(spec.gemm)) return false;
+  const Sm90Tiling tiling = sm90_tiling(t);
+  if (sm90_consumers(tiling) == 3) return spec.along_k || spec.gemm.scale_b != kRowGroups;
+  return sm90_has_halves(tiling);
 }
 // What three warpgroups take of the estimate, so that they are chosen in the layers in which they were the fastest.
 constexpr double kThreeWithExperts = 1.09;
