@@ -417,8 +417,11 @@ BOOST_AUTO_TEST_CASE(gathered_rows) {
              codes + " stacked gathered: gathered is set, but stacked matrices have no index: leave one of them out");
   BOOST_TEST(refusal(CastSpec{.sum = Dtype::f32, .gathered = true}) ==
              codes + ",sum:f32 gathered: gathered is set, but gathered rows have no column sums: cast without them");
-  BOOST_TEST(refusal(CastSpec{.source = ScaleSource::given, .gathered = true}) ==
-             codes + " given gathered: gathered is set, but gathered rows have no given scales: let them be dynamic");
+  BOOST_TEST(
+      refusal(CastSpec{.source = ScaleSource::given, .gathered = true}) ==
+      codes +
+          " given gathered: gathered is set, but gathered rows have no given scales: let them be dynamic, or set "
+          "experts, which each have one");
   BOOST_TEST(refusal(CastSpec{.pointwise = parse_pointwise("abs(x)"), .gathered = true}) ==
              "cast bf16->e4m3fn of=abs(x) scale=tensor out=codes gathered: gathered is set, but gathered rows have no "
              "expression: compute it first, with elementwise");

@@ -85,6 +85,16 @@ BOOST_AUTO_TEST_CASE(shapes_of_outputs) {
                  {"cast scale_inv", "its memory overlaps that of cast ends, which is u8[1, 12]"});
 }
 
+BOOST_AUTO_TEST_CASE(given_scales) {
+  c.spec = std::get<CastSpec>(parse("cast bf16->e4m3fn scale=tensor out=codes,transposed given experts"));
+  for (Tensor CastTensors::*const each : {&CastTensors::scales, &CastTensors::amax, &CastTensors::scale_inv}) {
+    check_contains(refusal([&](CastSpec&, CastTensors& t) { (t.*each).cols = 1; }),
+                   {"is f32[1, 1]", "it must be [1, 3]: one for each expert"});
+  }
+  check_contains(refusal([](CastSpec&, CastTensors& t) { t.transposed.cols = 8; }),
+                 {"cast transposed: is e4m3fn[8, 8]", "it must be [8, 9]: the input's shape, transposed"});
+}
+
 BOOST_AUTO_TEST_CASE(specs) {
   const auto expect = [&](const std::string& words, const std::string& fault) {
     check_contains(error_of([&] { validate(parse("cast bf16->e4m3fn " + words)); }, ErrorCode::invalid_spec),
@@ -99,7 +109,10 @@ BOOST_AUTO_TEST_CASE(specs) {
   expect("scale=128x1 out=codes,transposed experts", scales);
   expect("scale=128x128 out=codes,transposed experts", scales);
   expect(blocks + ",sum:f32 experts", "experts' rows have no column sums: cast without them");
-  expect(blocks + " given experts", "experts' rows have no given scales: let them be dynamic");
+  const std::string each = "given scales are not one for each expert: set scale=tensor";
+  expect(blocks + " given experts", each);
+  expect("scale=row out=codes,transposed given experts", each);
+  expect("scale=tensor+row out=codes,transposed given experts", each);
   expect(blocks + " list experts", "the matrices of a list have no experts: leave one of them out");
   expect(blocks + " stacked experts", "stacked matrices have no experts: leave one of them out");
   for (const CastSpec& spec : experts_cast_specs()) {
@@ -119,7 +132,8 @@ BOOST_FIXTURE_TEST_CASE(one_launch, Fixture) {
     const PlacedExpertsCast placed(each, ExpertsCastInputs(each), backend, stream);
     const std::int64_t before = backend.device_api().launches();
     backend.cast(each.spec, placed.tensors(), stream);
-    BOOST_TEST(backend.device_api().launches() - before == (each.cols == 0 ? 0 : 1), describe(each));
+    const bool launches = each.cols != 0 || each.spec.source == ScaleSource::given;
+    BOOST_TEST(backend.device_api().launches() - before == (launches ? 1 : 0), describe(each));
   }
 }
 

@@ -38,7 +38,7 @@ struct Fixture {
     };
     run();
     check(c.ends, "called");
-    if (c.cols == 0) return;  // a graph may not be empty
+    if (c.cols == 0 && c.spec.source == ScaleSource::dynamic) return;  // a graph may not be empty
     Graph graph(stream, run);
     const Ends others(c.ends.size(), static_cast<std::int32_t>(c.rows / 2));
     for (const Ends& ends : {c.ends, others, c.ends}) {
@@ -119,7 +119,7 @@ BOOST_FIXTURE_TEST_CASE(large_column_sums, Fixture) {
 }
 
 // The kernel before writes the ends; the next cast's are others, so that ends that are read too early are the last
-// one's. Either ends leave no slot to nobody.
+// one's. Either ends leave no slot to nobody. With given scales, those ahead may have raised other experts' maxima.
 BOOST_FIXTURE_TEST_CASE(ends_are_read_after_the_work_ahead, Fixture) {
   DeviceApi& device = backend.device_api();
   for (const CastSpec& spec : experts_cast_specs()) {

@@ -21,6 +21,8 @@ std::int64_t experts_of(const ExpertsCastCase& c) { return static_cast<std::int6
 std::int64_t slots_of(const ExpertsCastCase& c) { return ExpertSlots::count(c.rows, experts_of(c)); }
 std::int64_t groups_of(const ExpertsCastCase& c) { return scale_count(kRowGroups, 1, c.cols); }
 
+bool is_given(const CastSpec& spec) { return spec.source == ScaleSource::given; }
+
 GuardedMatrix of_magnitudes(const ExpertsCastCase& c, std::int64_t rows, std::uint64_t seed) {
   GuardedMatrix made(c.spec.in, rows, c.cols, c.padding, c.offset);
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -37,14 +39,25 @@ GuardedMatrix of_magnitudes(const ExpertsCastCase& c, std::int64_t rows, std::ui
 CastOutputs poisoned_outputs(const ExpertsCastCase& c) {
   CastOutputs made;
   const std::int64_t slots = slots_of(c);
+  if (c.spec.codes) made.emplace("codes", GuardedMatrix(c.spec.out, c.rows, c.cols, c.padding, c.offset));
+  if (c.spec.result) made.emplace("result", GuardedMatrix(c.spec.in, c.rows, c.cols, c.padding, c.offset));
+  if (is_given(c.spec)) {
+    made.emplace("scale_inv", GuardedMatrix(Dtype::f32, 1, experts_of(c)));
+    GuardedMatrix& amax = made.emplace("amax", GuardedMatrix(Dtype::f32, 1, experts_of(c))).first->second;
+    for (std::int64_t e = 0; e < experts_of(c); ++e) {
+      amax.set_bits(0, e, encode_input(Dtype::f32, e % 3 == 2 ? 1e4F : 0));  // of an earlier cast
+    }
+    if (c.spec.transposed) {
+      made.emplace("transposed", GuardedMatrix(c.spec.out, c.cols, c.rows, c.padding, c.offset));
+    }
+    return made;
+  }
   if (c.spec.codes) {
-    made.emplace("codes", GuardedMatrix(c.spec.out, c.rows, c.cols, c.padding, c.offset));
     made.emplace("scale_inv", c.by_group ? GuardedMatrix(Dtype::f32, groups_of(c), c.rows, c.padding)
                                          : GuardedMatrix(Dtype::f32, 1, c.rows * groups_of(c)));
   }
   made.emplace(c.spec.codes ? "transposed_scale_inv" : "scale_inv", GuardedMatrix(Dtype::f32, 1, slots * c.cols));
   made.emplace("transposed", GuardedMatrix(c.spec.out, c.cols, slots * ExpertSlots::kRows, c.padding, c.offset));
-  if (c.spec.result) made.emplace("result", GuardedMatrix(c.spec.in, c.rows, c.cols, c.padding, c.offset));
   return made;
 }
 
@@ -92,8 +105,12 @@ std::string describe(const ExpertsCastCase& c) {
 ExpertsCastInputs::ExpertsCastInputs(const ExpertsCastCase& c)
     : input(of_magnitudes(c, c.spec.gathered ? c.of : c.rows, 11)),
       up(of_magnitudes(c, c.rows, 12)),
-      router(Dtype::f32, 1, c.rows) {
+      router(Dtype::f32, 1, c.rows),
+      scales(Dtype::f32, 1, experts_of(c)) {
   if (c.with_nan) input.set_bits(0, 0, encode_input(c.spec.in, std::numeric_limits<float>::quiet_NaN()));
+  for (std::int64_t e = 0; e < experts_of(c); ++e) {
+    scales.set_bits(0, e, encode_input(Dtype::f32, 3.0F + static_cast<float>(e % 17)));
+  }
   for (std::int64_t r = 0; r < c.rows; ++r) {
     router.set_bits(0, r, encode_input(Dtype::f32, random_normal(13, static_cast<std::uint64_t>(r))));
     if (!c.spec.gathered) continue;
@@ -120,10 +137,12 @@ PlacedExpertsCast::PlacedExpertsCast(const ExpertsCastCase& c, const ExpertsCast
   if (c.spec.pointwise) {
     tensors_.inputs = {place("up", inputs.up, false, stream), place("router", inputs.router, false, stream)};
   }
+  if (is_given(c.spec)) tensors_.scales = place("scales", inputs.scales, false, stream);
   for (const auto& [name, start] : poisoned_outputs(c)) {
     Tensor& tensor = name == "codes"        ? tensors_.codes
                      : name == "transposed" ? tensors_.transposed
                      : name == "result"     ? tensors_.result
+                     : name == "amax"       ? tensors_.amax
                      : name == "scale_inv"  ? tensors_.scale_inv
                                             : tensors_.transposed_scale_inv;
     tensor = place(name, start, true, stream);
@@ -156,7 +175,62 @@ CastOutputs PlacedExpertsCast::outputs(Stream& stream) const {
   return found;
 }
 
+namespace {
+
+// Each expert's rows, copied, by a plain cast with its scale.
+CastOutputs expected_of_given(const ExpertsCastCase& c, const ExpertsCastInputs& inputs) {
+  CastOutputs expected = poisoned_outputs(c);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  Stream stream(*cpu);
+  CastSpec spec = c.spec;
+  spec.experts = spec.gathered = false;
+  std::int64_t begin = 0;
+  for (std::int64_t e = 0; e < experts_of(c); ++e) {
+    const std::int64_t rows = c.ends[static_cast<std::size_t>(e)] - begin;
+    GuardedMatrix input(c.spec.in, rows, c.cols), up(c.spec.in, rows, c.cols), router(Dtype::f32, 1, rows);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t from = c.spec.gathered ? inputs.index[static_cast<std::size_t>(begin + r)] : begin + r;
+      copy(inputs.router, 0, begin + r, router, 0, r);
+      for (std::int64_t col = 0; col < c.cols; ++col) {
+        copy(inputs.input, from, col, input, r, col);
+        copy(inputs.up, begin + r, col, up, r, col);
+      }
+    }
+    GuardedMatrix codes(c.spec.out, rows, c.cols), transposed(c.spec.out, c.cols, rows);
+    GuardedMatrix result(c.spec.in, rows, c.cols), scale(Dtype::f32, 1, 1), scale_inv(Dtype::f32, 1, 1);
+    GuardedMatrix amax(Dtype::f32, 1, 1);
+    copy(inputs.scales, 0, e, scale, 0, 0);
+    copy(expected.at("amax"), 0, e, amax, 0, 0);
+    const auto view = [&](GuardedMatrix& matrix, bool asked) {
+      return asked ? matrix.view(matrix.bytes().data(), cpu->device()) : Tensor{};
+    };
+    CastTensors tensors{.input = view(input, true),
+                        .codes = view(codes, spec.codes),
+                        .transposed = view(transposed, spec.transposed),
+                        .scale_inv = view(scale_inv, true),
+                        .scales = view(scale, true),
+                        .amax = view(amax, true),
+                        .result = view(result, spec.result)};
+    if (spec.pointwise) tensors.inputs = {view(up, true), view(router, true)};
+    cpu->cast(spec, tensors, stream);
+    copy(scale_inv, 0, 0, expected.at("scale_inv"), 0, e);
+    copy(amax, 0, 0, expected.at("amax"), 0, e);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t col = 0; col < c.cols; ++col) {
+        if (spec.codes) copy(codes, r, col, expected.at("codes"), begin + r, col);
+        if (spec.transposed) copy(transposed, col, r, expected.at("transposed"), col, begin + r);
+        if (spec.result) copy(result, r, col, expected.at("result"), begin + r, col);
+      }
+    }
+    begin += rows;
+  }
+  return expected;
+}
+
+}  // namespace
+
 CastOutputs expected_of_experts(const ExpertsCastCase& c, const ExpertsCastInputs& inputs) {
+  if (is_given(c.spec)) return expected_of_given(c, inputs);
   const Places places = places_of(c);
   const std::int64_t slots = slots_of(c);
   const std::int64_t rows = slots * 128;
@@ -235,7 +309,12 @@ std::vector<CastSpec> experts_cast_specs() {
         "f32->e4m3fn scale=1x128+128x1 out=codes,transposed gathered",
         "f16->e4m3fn scale=128x1 out=transposed gathered",
         "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed",
-        "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed,result"}) {
+        "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed,result",
+        "bf16->e4m3fn scale=tensor out=codes,transposed given", "f16->e5m2 scale=tensor out=transposed given",
+        "f32->e4m3fn scale=tensor out=codes,transposed given gathered",
+        "bf16->e5m2 scale=tensor out=codes given gathered",
+        "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=tensor out=codes,transposed given",
+        "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=tensor out=codes,result given"}) {
     specs.push_back(std::get<CastSpec>(parse(fmt::format("cast {} experts", line))));
   }
   return specs;

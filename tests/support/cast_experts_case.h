@@ -1,5 +1,5 @@
 // Casts of experts' rows on one backend, and what the CPU's plain casts give of a matrix in which each expert's rows
-// begin at a multiple of 128: they have to have the same bits.
+// begin at a multiple of 128, or with given scales of each expert's rows: they have to have the same bits.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,7 @@ struct ExpertsCastInputs {
   explicit ExpertsCastInputs(const ExpertsCastCase& c);
 
   GuardedMatrix input, up, router;
+  GuardedMatrix scales;  // given ones
   std::vector<std::int32_t> index{};
 };
 
@@ -59,13 +60,14 @@ class PlacedExpertsCast {
   CastTensors tensors_;
 };
 
-// Slots that are nobody's hold what they held before.
+// Slots and, with given scales, rows that are nobody's hold what they held before.
 CastOutputs expected_of_experts(const ExpertsCastCase& c, const ExpertsCastInputs& inputs);
 
 // The first difference, also of a byte between rows or before and after a tensor; empty if there is none.
 std::string experts_difference(const CastOutputs& expected, const CastOutputs& actual);
 
-// Codes and transposed codes, or these alone, of all dtypes, gathered, and of an expression.
+// Codes and transposed codes, or one of them, of all dtypes, gathered, and of an expression, in slots and with given
+// scales.
 std::vector<CastSpec> experts_cast_specs();
 
 // Each spec with experts without rows first, last and between, of one row, of whole blocks and one row more or less,

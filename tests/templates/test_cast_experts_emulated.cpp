@@ -79,6 +79,17 @@ BOOST_AUTO_TEST_CASE(gathered_rows) {
   check<GatheredSource<f32>, e4m3fn, kTransposed>("cast f32->e4m3fn scale=128x1 out=transposed gathered");
 }
 
+BOOST_AUTO_TEST_CASE(given_scales) {
+  constexpr CastConfig kGiven{
+      .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .unaligned = true};
+  constexpr CastConfig kGivenTransposed{.transposed = kTensorScale, .given_scales = true, .unaligned = true};
+  check<ValueSource<bf16>, e4m3fn, kGiven>("cast bf16->e4m3fn scale=tensor out=codes,transposed given");
+  check<ValueSource<f16>, e5m2, kGivenTransposed>("cast f16->e5m2 scale=tensor out=transposed given");
+  check<GatheredSource<f32>, e4m3fn, kGiven>("cast f32->e4m3fn scale=tensor out=codes,transposed given gathered");
+  check<GatheredSource<bf16>, e4m3fn, CastConfig{.codes = kTensorScale, .given_scales = true, .unaligned = true}>(
+      "cast bf16->e4m3fn scale=tensor out=codes given gathered");
+}
+
 // What device memory holds decides nothing but which rows an expert has.
 BOOST_AUTO_TEST_CASE(ends_may_be_wrong) {
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();

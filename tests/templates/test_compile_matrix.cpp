@@ -473,15 +473,26 @@ BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
     for (const Pass pass : {Pass::first, Pass::main}) add(generate(parse(line), pass));
   }
   for (const char* const words :
-       {"bf16->e4m3fn scale=1x128+128x1 out=codes,transposed", "f16->e4m3fn scale=128x1 out=transposed",
+       {"bf16->e4m3fn scale=1x128+128x1 out=codes,transposed",
+        "f16->e4m3fn scale=128x1 out=transposed",
         "bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered",
-        "f32->e4m3fn scale=1x128+128x1 out=codes,transposed gathered", "bf16->e5m2 scale=128x1 out=transposed gathered",
+        "f32->e4m3fn scale=1x128+128x1 out=codes,transposed gathered",
+        "bf16->e5m2 scale=128x1 out=transposed gathered",
         "f16->e5m2fnuz scale=1x128+128x1 out=codes,transposed",
         "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed",
         "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed fast",
         "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed,result",
         "f32->e4m3fn of=\"silu(x) * up * router[row]\" scale=1x128+128x1 out=codes,transposed",
-        "bf16->e5m2 of=\"gelu(x) * up * router[row]\" scale=128x1 out=transposed"}) {
+        "bf16->e5m2 of=\"gelu(x) * up * router[row]\" scale=128x1 out=transposed",
+        "bf16->e4m3fn scale=tensor out=codes,transposed given",
+        "bf16->e5m2 scale=tensor out=codes,transposed given gathered",
+        "f32->e4m3fn scale=tensor out=codes,transposed given gathered",
+        "f16->e5m2fnuz scale=tensor out=transposed given",
+        "f16->e5m2 scale=tensor out=codes given gathered",
+        "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=tensor out=codes,transposed given",
+        "bf16->e4m3fn of=\"silu(x) * up * router[row]\" scale=tensor out=codes,transposed given fast",
+        "f16->e4m3fn of=\"silu(x) * up * router[row]\" scale=tensor out=codes,transposed,result given",
+        "f32->e4m3fn of=\"gelu(x) * up * router[row]\" scale=tensor out=codes,transposed given"}) {
     add(generate(parse(fmt::format("cast {} experts", words))));
   }
   expect_clean("lists of shards, stacked matrices, gathered rows and experts' rows", jobs);
@@ -514,6 +525,7 @@ BOOST_AUTO_TEST_CASE(an_index_is_read_in_turn, *test::once()) {
   const std::string line = "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed";
   for (const Pass pass : {Pass::main, Pass::unaligned}) expect_in_turn(parse(line + " gathered"), pass);
   for (const char* const words : {" experts", " gathered experts"}) expect_in_turn(parse(line + words), Pass::main);
+  expect_in_turn(parse("cast bf16->e4m3fn scale=tensor out=codes,transposed given gathered experts"), Pass::main);
 }
 
 // Each template compiles when it is the first and only one included.

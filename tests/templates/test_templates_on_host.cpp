@@ -203,6 +203,9 @@ constexpr int kOfCast = kInstantiated<
     &cast_tiles<GatheredSource<In>, Out, CastConfig{.codes = kRowScale, .transposed = kColumnScale}>,
     &cast_rows<GatheredSource<In>, Out, CastRowsConfig{}>, &cast_rows_wide<GatheredSource<In>, Out, CastRowsConfig{}>,
     &cast_experts<GatheredSource<In>, Out, CastConfig{.codes = kRowGroupScale, .transposed = kColumnGroupScale}>,
+    &cast_experts<ValueSource<In>, Out,
+                  CastConfig{
+                      .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .unaligned = true}>,
     &gemm_simt<Out, e5m2, In>>;
 
 template <class Source>
@@ -239,7 +242,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 14);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 15);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==

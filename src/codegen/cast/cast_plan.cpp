@@ -45,7 +45,7 @@ CastConfig cast_tiles_config(const CastSpec& spec, Variant variant) {
           .given_scales = spec.source == ScaleSource::given,
           .result = spec.result && !rest,
           .sum = spec.sum.has_value(),
-          .unaligned = variant != Variant::standard,
+          .unaligned = variant != Variant::standard || has_expert_scales(spec),
           .kept = variant == Variant::kept};
 }
 

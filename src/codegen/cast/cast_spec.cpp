@@ -46,7 +46,8 @@ void require_gatherable(const CastSpec& spec) {
   refuse_also(spec.stacked, "stacked matrices have no index", "leave one of them out");
   refuse_also(!spec.pointwise.empty(), "gathered rows have no expression", "compute it first, with elementwise");
   refuse_also(spec.sum.has_value(), "gathered rows have no column sums", "cast without them");
-  refuse_also(spec.source == ScaleSource::given, "gathered rows have no given scales", "let them be dynamic");
+  refuse_also(spec.source == ScaleSource::given && !spec.experts, "gathered rows have no given scales",
+              "let them be dynamic, or set experts, which each have one");
 }
 
 void require_experts(const CastSpec& spec) {
@@ -57,7 +58,10 @@ void require_experts(const CastSpec& spec) {
   refuse_also(spec.list, "the matrices of a list have no experts", "leave one of them out");
   refuse_also(spec.stacked, "stacked matrices have no experts", "leave one of them out");
   refuse_also(spec.sum.has_value(), "experts' rows have no column sums", "cast without them");
-  refuse_also(spec.source == ScaleSource::given, "experts' rows have no given scales", "let them be dynamic");
+  if (spec.source == ScaleSource::given) {
+    return refuse_also(spec.scale != kTensorwise || spec.transposed_scale.has_value(),
+                       "given scales are not one for each expert", "set scale=tensor");
+  }
   const ScaleGranularity transposed = spec.transposed_scale.value_or(spec.scale);
   refuse_also(!spec.transposed || transposed != kColumnGroups || (spec.codes && spec.scale != kRowGroups),
               "its scales are not 1x128+128x1, or 128x1 of transposed codes alone",

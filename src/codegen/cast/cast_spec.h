@@ -60,7 +60,8 @@ struct CastSpec {
   // The rows are those of experts, of one after those of another (CastTensors::ends): blocks of 128 rows begin with
   // each expert's first row, and their transposed codes are in slots (templates/expert_slots.cuh), as a grouped GEMM
   // along K reads them. Transposed codes have dynamic scales of 128x1 groups, and codes, if they are written, of 1x128
-  // groups. Without sum, and neither of a list nor of stacked matrices.
+  // groups. Or each expert has one given scale (scale=tensor, of both codes), and transposed codes are those of the
+  // whole matrix. Without sum, and neither of a list nor of stacked matrices.
   bool experts = false;
   // Only of stacked matrices with dynamic scales: also writes the largest |value| of each extent of this granularity of
   // each matrix, for a later cast that needs them (CastTensors::known_amax). tensor: where the scales are of whole
@@ -68,6 +69,11 @@ struct CastSpec {
   std::optional<ScaleGranularity> found_amax{};
   bool operator==(const CastSpec&) const = default;
 };
+
+// Are the transposed codes of experts' rows in slots?
+constexpr bool in_slots(const CastSpec& spec) { return spec.experts && spec.source == ScaleSource::dynamic; }
+// Has each expert a given scale?
+constexpr bool has_expert_scales(const CastSpec& spec) { return spec.experts && spec.source == ScaleSource::given; }
 
 // That of the expression, on the CPU and in the kernels.
 constexpr PointwisePrecision value_precision(const CastSpec& spec) {

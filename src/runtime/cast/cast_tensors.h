@@ -40,7 +40,8 @@ struct CastTensors {
   RowIndex row_index{};
   // With spec.experts: where each expert's rows of the codes end, without a capacity. Then transposed is [cols, 128 *
   // expert_slots(rows, experts)], and its scale_inv are those of 128x1 groups of as many rows. Slots that are nobody's
-  // are not written.
+  // are not written. With given scales, scale_inv, scales and amax are f32[experts], transposed is [cols, rows], and
+  // rows that no expert has are neither read nor written.
   ExpertEnds ends{};
   Tensor codes{};                 // [rows, cols] of spec.out
   Tensor transposed{};            // [cols, rows] of spec.out

@@ -109,7 +109,7 @@ const char* why_codes(const CastSpec& spec) {
   return spec.gathered ? "the rows of the index, the columns of the input" : "the input's shape";
 }
 const char* why_transposed(const CastSpec& spec) {
-  if (spec.experts) return "the columns of the input, 128 for each slot of the experts";
+  if (in_slots(spec)) return "the columns of the input, 128 for each slot of the experts";
   if (spec.gathered) return "the columns of the input, the rows of the index";
   return spec.stacked ? "the transpose of each matrix, one after the other" : "the input's shape, transposed";
 }
@@ -122,6 +122,10 @@ Range check_stacked_scales(const char* what, const Tensor& scales, ScaleGranular
   const std::string words = fmt::format("of each of {} matrices of {} x {}, {}", matrices, rows, cols,
                                         scales_in_words(granularity, kScaledMatrix));
   return check_vector(what, scales, Dtype::f32, count, device, words.c_str());
+}
+
+Range check_of_experts(const char* what, const Tensor& values, const ExpertEnds& ends, Device device) {
+  return check_vector(what, values, Dtype::f32, ends.experts, device, "one for each expert");
 }
 
 }  // namespace
@@ -201,13 +205,14 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   const std::int64_t all_rows = spec.gathered ? rows : input.rows;
   Tensor ends_bytes;
   const Range ends_range = check_expert_ends(spec, tensors, all_rows, device, ends_bytes);
-  const std::int64_t columns = spec.experts ? 128 * expert_slots(all_rows, tensors.ends.experts) : rows;
+  const std::int64_t columns = in_slots(spec) ? 128 * expert_slots(all_rows, tensors.ends.experts) : rows;
   const ScaledMatrix& parts = spec.gathered ? kScaledRows : kScaledInput;
   // A contiguous vector with one element for each extent of `scale`, if the spec asks for it.
   const auto check_extents = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                  const char* why_not) {
     if (!asked) return check_absent(what, values, why_not);
     if (spec.stacked) return check_stacked_scales(what, values, scale, matrices, rows, input.cols, device);
+    if (has_expert_scales(spec)) return check_of_experts(what, values, tensors.ends, device);
     const bool of_slots = spec.experts && scale == kColumnGroups;
     return check_scales(what, values, Dtype::f32, scale, of_slots ? columns : all_rows, input.cols, device,
                         of_slots ? kScaledSlots : parts);

@@ -141,8 +141,9 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
   const Values<In> values(spec, tensors, spec.gathered ? &tensors.row_index : nullptr);
   const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
                              const Tensor& known_amax, const Tensor& scale_inv) {
-    // Extents of all rows are those of the input, taken or not.
-    const Values<In>& whose = granularity.rows == 0 ? of_input : values;
+    // Dynamic extents of all rows are those of the input, taken or not.
+    const bool of_all = granularity.rows == 0 && spec.source == ScaleSource::dynamic;
+    const Values<In>& whose = of_all ? of_input : values;
     const Extents searched(granularity, whose.rows(), values.cols());
     const Extents extents(granularity, values.rows(), values.cols());
     const bool known = known_amax.data != nullptr && !tensors.input.empty();
