@@ -22,8 +22,9 @@ namespace ingot {
 // (each expert has its own scale_inv, or all have one; those of groups are those of all slots). Otherwise:
 //
 // gemm.m: the rows of A. gemm.n: the columns of one expert. b, tail_b: maps of all experts' rows. tail_a: boxes of
-// sm90_expert_box() rows. factor_b: one scale_inv for each expert; one for each row of b; or those of groups, in the
-// order of b's rows, where each expert begins with a block of its own, factor_b_expert_stride from the one before.
+// sm90_expert_box() rows. factor_a without groups: factor_a_group_stride leads from one expert's to the next one's, or
+// is 0. factor_b: one scale_inv for each expert; one for each row of b; or those of groups, in the order of b's rows,
+// where each expert begins with a block of its own, factor_b_expert_stride from the one before.
 struct Sm90GroupedParams {
   Sm90GemmParams gemm;
   const i32* ends;  // [experts]: the row (column) of A at which each expert ends; with a capacity, how many rows it has

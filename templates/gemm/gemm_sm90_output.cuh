@@ -77,6 +77,8 @@ struct Sm90Output {
     if constexpr (C.along_k) {
       const u32 of_expert = row - expert.index * p.m;
       return p.factor_a[expert.index * p.factor_a_group_stride + of_expert * p.factor_a_stride];
+    } else if constexpr (C.experts) {
+      return p.factor_a[expert.index * p.factor_a_group_stride + row * p.factor_a_stride];
     } else {
       return p.factor_a[row * p.factor_a_stride];
     }

@@ -71,6 +71,24 @@ BOOST_AUTO_TEST_CASE(has_float64s_results) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_may_have_a_scale_for_each_expert) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  GroupedMaker maker;
+  for (GroupedCase c : kShapes) {
+    if (c.by_group || c.of_each) continue;
+    for (const char* const line :
+         {"e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast", "e5m2*e4m3fn->f32 nt scale=tensor,row"}) {
+      c.spec = spec_of(line);
+      c.exact = c.each_a = true;
+      const GroupedData data(c, maker);
+      PlacedGrouped placed(data, *backend, stream);
+      placed.enqueue(stream);
+      BOOST_TEST(data.fault_of(placed.out(stream)) == "", describe(c));
+    }
+  }
+}
+
 // What the tests compare with finds a row with another expert's scale_inv, a row too many, and a byte beyond a row.
 BOOST_AUTO_TEST_CASE(wrong_results_are_seen) {
   const std::unique_ptr<Backend> backend = make_cpu_backend();
@@ -294,7 +312,8 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
   BOOST_TEST(message([](auto& t) { t.scale_inv_a.cols = 1; }, kCpu, {2, 2, 9}, tensorwise) ==
              "grouped_gemm scale_inv_b: is f32[1, 18] on cpu; it must be [1, 3]: one for each expert");
   BOOST_TEST(message([](auto&) {}, kCpu, {2, 2, 9}, tensorwise) ==
-             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must be [1, 1]: one for the whole tensor");
+             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must be [1, 3]: one for each expert, or one for all of "
+             "them");
   const auto to_bf16 = [](auto& t) {
     t.a = matrix(at(0), Dtype::bf16, kM, kK, kCpu);
     t.b = matrix(at(1024), Dtype::bf16, kExperts * kN, kK, kCpu);

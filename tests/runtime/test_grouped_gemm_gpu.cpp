@@ -225,6 +225,8 @@ BOOST_AUTO_TEST_CASE(of_each_kind) {
   std::vector<GroupedGemmSpec> kinds{
       in_tiles(every_kind()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
       in_tiles(every_kind()[1], {.m = 256, .n = 128, .cluster_n = 2, .stages = 4}),
+      in_tiles(every_kind()[2], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
+      in_tiles(every_kind()[4], {.m = 128, .n = 128, .stages = 6}),
       in_tiles(every_kind()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true}),
       in_tiles(every_kind()[7], {.m = 128, .n = 128, .stages = 6}),
       in_tiles(every_kind()[7], {.m = 192, .n = 128, .stages = 4}),
@@ -241,6 +243,10 @@ BOOST_AUTO_TEST_CASE(of_each_kind) {
     }
     expect_right({.spec = kind, .ends = {0, 129, 129, 300, 300}, .m = 301, .n = 136, .k = 272, .exact = true});
     expect_right({.spec = kind, .ends = balanced_ends(9, 9), .m = 9, .n = 72, .k = 144});
+    if (kind.gemm.scale_a == kTensorwise && is_fp8(kind.gemm.a)) {
+      GroupedCase c{.spec = kind, .ends = {0, 129, 129, 300, 300}, .m = 301, .n = 136, .k = 272, .each_a = true};
+      expect_right_both(c);
+    }
     expect_right({.spec = kind, .ends = {0, 130, 7}, .m = 396, .n = 136, .k = 144, .exact = true, .capacity = 132});
   }
 }
@@ -339,6 +345,11 @@ BOOST_AUTO_TEST_CASE(every_kind_with_every_shape) {
       GroupedCase c = shape;
       c.spec = kind;
       expect_right_both(c);
+      if (kind.gemm.scale_a == kTensorwise && is_fp8(kind.gemm.a)) {
+        c.each_a = true;
+        expect_right(c);
+        c.each_a = false;
+      }
       if (!has_group_scale_inv(kind.gemm)) continue;
       c.exact = true;
       c.by_group = true;

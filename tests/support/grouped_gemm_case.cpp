@@ -62,7 +62,8 @@ std::string describe(const GroupedCase& c) {
   std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
   for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
   if (c.capacity) text += fmt::format(", with room for {} each", *c.capacity);
-  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "") + (c.of_each ? ", of each expert" : "");
+  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "") + (c.of_each ? ", of each expert" : "") +
+         (c.each_a ? ", a's of each expert" : "");
 }
 
 namespace {
@@ -218,7 +219,7 @@ GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), 
     return;
   }
   const auto experts = static_cast<std::int64_t>(c.ends.size());
-  scale_inv_a_ = scale_inv_of(gemm.scale_a == kRowwise ? c.m : 1, c.exact, 3);
+  scale_inv_a_ = scale_inv_of(gemm.scale_a == kRowwise ? c.m : c.each_a ? experts : 1, c.exact, 3);
   scale_inv_b_ = scale_inv_of(gemm.scale_b == kRowwise ? experts * c.n : experts, c.exact, 4);
 }
 
@@ -230,7 +231,9 @@ std::string GroupedData::fault_of_rows(const GuardedMatrix& out, std::int64_t be
       const auto at = static_cast<std::size_t>(m * case_.n + n);
       double factor = 1;
       if (is_fp8(gemm.a) && !has_group_scale_inv(gemm)) {
-        factor = scale_inv_a_.value(0, gemm.scale_a == kRowwise ? m : 0) *
+        factor = scale_inv_a_.value(0, gemm.scale_a == kRowwise ? m
+                                       : case_.each_a           ? expert
+                                                                : 0) *
                  scale_inv_b_.value(0, gemm.scale_b == kRowwise ? expert * case_.n + n : expert);
       }
       const double bias = gemm.bias ? bias_.value(0, expert * case_.n + n) : 0;

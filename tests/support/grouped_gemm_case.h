@@ -39,6 +39,7 @@ struct GroupedCase {
   bool exact = false;                      // small integers and powers of two: only one result is right
   bool by_group = false;                   // scale_inv of groups as matrices with a row for each group of K
   bool of_each = false;                    // those of b, likewise, of one expert after another
+  bool each_a = false;                     // tensorwise, a has a scale_inv for each expert
   std::int64_t in_padding = 0;             // elements after each row of a and b
   std::int64_t out_padding = 0;            // and of out
   std::optional<std::int64_t> capacity{};  // ExpertEnds::capacity; m: as many for each expert

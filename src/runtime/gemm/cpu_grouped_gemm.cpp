@@ -42,11 +42,16 @@ bool is_by_group_of_each(const GemmSpec& gemm, const GroupedGemmTensors& tensors
 
 namespace {
 
+constexpr const char* kOneOrEach = "one for each expert, or one for all of them";
+
 Range check_scale_inv_a(const GemmSpec& gemm, const GroupedGemmTensors& tensors, Device device) {
   constexpr const char* kWhat = "grouped_gemm scale_inv_a";
   if (!is_fp8(gemm.a)) return check_absent(kWhat, tensors.scale_inv_a, "a high-precision operand has no scale_inv");
-  const ScaledMatrix matrix{
-      .whole = "one for the whole tensor", .row = "one for each of a's M rows", .in_row = "along K", .of = ""};
+  const std::int64_t experts = tensors.ends.experts;
+  if (gemm.scale_a == kTensorwise && tensors.scale_inv_a.cols != 1) {
+    return check_vector(kWhat, tensors.scale_inv_a, Dtype::f32, experts, device, kOneOrEach);
+  }
+  const ScaledMatrix matrix{.whole = kOneOrEach, .row = "one for each of a's M rows", .in_row = "along K", .of = ""};
   return check_scale_inv(kWhat, tensors.scale_inv_a, gemm.scale_a, tensors.a.rows, tensors.a.cols, device, matrix,
                          "group of K");
 }
@@ -78,8 +83,7 @@ Range check_scale_inv_along_k(const char* what, const Tensor& scale_inv, Dtype o
   if (!is_fp8(operand)) return check_absent(what, scale_inv, "a high-precision operand has no scale_inv");
   const std::int64_t of_all = scale == kRowwise ? rows : 1;
   const std::int64_t count = scale_inv.cols == of_all ? of_all : experts * of_all;
-  return check_vector(what, scale_inv, Dtype::f32, count, device,
-                      scale == kRowwise ? row : "one for each expert, or one for all of them");
+  return check_vector(what, scale_inv, Dtype::f32, count, device, scale == kRowwise ? row : kOneOrEach);
 }
 
 // Along K, with scale_inv of groups.
@@ -239,8 +243,8 @@ Tensor scale_inv_of_slots(const Tensor& all, const Tensor& operand, std::int64_t
   return matrix(memory.data(), Dtype::f32, slots, operand.rows, operand.device);
 }
 
-// An expert's scale_inv along K, of an operand with so many rows; or those of all.
-Tensor scale_inv_along_k(const Tensor& all, ScaleGranularity scale, std::int64_t expert, std::int64_t rows) {
+// An expert's scale_inv of one for each expert or of those along K, of an operand with so many rows; or those of all.
+Tensor scale_inv_of_expert(const Tensor& all, ScaleGranularity scale, std::int64_t expert, std::int64_t rows) {
   const std::int64_t count = scale == kRowwise ? rows : 1;
   Tensor part = all;
   part.data = static_cast<float*>(all.data) + (all.cols == count ? 0 : expert * count);
@@ -290,8 +294,8 @@ void grouped_gemm_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensors&
       of.scale_a = of.scale_b = kTensorwise;
       expert.scale_inv_a = expert.scale_inv_b = vector(&zero, Dtype::f32, 1, tensors.a.device);  // not a NaN's product
     } else if (is_fp8(of.a)) {
-      expert.scale_inv_a = scale_inv_along_k(tensors.scale_inv_a, of.scale_a, e, size.m);
-      expert.scale_inv_b = scale_inv_along_k(tensors.scale_inv_b, of.scale_b, e, size.n);
+      expert.scale_inv_a = scale_inv_of_expert(tensors.scale_inv_a, of.scale_a, e, size.m);
+      expert.scale_inv_b = scale_inv_of_expert(tensors.scale_inv_b, of.scale_b, e, size.n);
     }
     gemm(of, expert, pool);
     begin = end;
@@ -315,7 +319,7 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
     if (is_fp8(of.a)) {
       const std::int64_t rows = of.scale_b == kTensorwise ? 1 : scale_rows(of, size.n);
       expert.scale_inv_a = of.scale_a == kTensorwise
-                               ? tensors.scale_inv_a
+                               ? scale_inv_of_expert(tensors.scale_inv_a, kTensorwise, e, size.m)
                                : scale_inv_of(tensors.scale_inv_a, of.scale_a, begin, end, size.k);
       expert.scale_inv_b = scale_inv_b_of(of, tensors, e, rows, size.k);
     }

@@ -200,7 +200,8 @@ MatmulSize size_of_all(const GroupedGemmSpec& spec, const GroupedGemmTensors& te
   return {.m = tensors.ends.experts * size.m, .n = size.n, .k = std::max<std::int64_t>(size.k, 1)};
 }
 
-// From one expert's scale_inv to the next one's, along K, of an operand with so many rows; 0: they are those of all.
+// From one expert's scale_inv to the next one's, of an operand with so many rows, of which rowwise ones are along K
+// each expert's or those of all; 0: they are those of all.
 u32 expert_stride(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t experts) {
   const std::int64_t of_all = scale == kRowwise ? rows : 1;
   return scale_inv.cols == of_all ? 0 : static_cast<u32>(scale_inv.cols / experts);
@@ -241,6 +242,9 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
     params.gemm.factor_b_group_stride = expert_stride(tensors.scale_inv_b, spec.gemm.scale_b, size.n, experts);
     blocks = sm90_along_k_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);
   } else {
+    if (spec.gemm.scale_a == kTensorwise && is_fp8(spec.gemm.a)) {
+      params.gemm.factor_a_group_stride = expert_stride(tensors.scale_inv_a, kTensorwise, size.m, experts);
+    }
     encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
     blocks = sm90_grouped_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);
   }

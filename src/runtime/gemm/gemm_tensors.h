@@ -52,12 +52,12 @@ struct GemmWork {
 // Expert e has these rows of a and of out, and rows e * N to (e + 1) * N of b. Rows of out that no expert has are not
 // written.
 //
-// scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K]; of b one for each expert, one for
-// each of its experts * N rows, or those of groups or blocks of the first expert, then of the next, and so on. Each
-// expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them. Those of blocks or
-// groups may also be a matrix with a row for each group of K of the first expert, then of the next, and so on:
-// f32[experts * ceil(K / 128), ceil(N / 128)] or f32[experts * ceil(K / 128), N], any row stride. A cast of stacked
-// matrices writes them so of transposed codes.
+// scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K], or tensorwise one for each expert; of
+// b one for each expert, one for each of its experts * N rows, or those of groups or blocks of the first expert, then
+// of the next, and so on. Each expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows
+// of them. Those of blocks or groups may also be a matrix with a row for each group of K of the first expert, then of
+// the next, and so on: f32[experts * ceil(K / 128), ceil(N / 128)] or f32[experts * ceil(K / 128), N], any row stride.
+// A cast of stacked matrices writes them so of transposed codes.
 //
 // Along K (GroupedGemmSpec::along_k), b is [N, K] and out is [experts * M, N], expert e's in rows e * M to (e + 1) * M;
 // all of out is written. scale_inv of a are one for all or one for each expert or, rowwise, those of a's M rows for all
