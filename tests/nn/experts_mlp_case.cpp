@@ -83,6 +83,7 @@ ExpertsMlpRun::Rows ExpertsMlpRun::route() {
 ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& stream)
     : plan(plan_of(c)),
       wants{.up_weight = c.grad_weights, .down_weight = c.grad_weights, .up_bias = c.up_bias},
+      scales(c.config, 2, c.experts, backend, stream),
       case_(c),
       backend_(&backend),
       stream_(&stream),
@@ -206,17 +207,26 @@ void ExpertsMlpRun::reset() {
 
 void ExpertsMlpRun::enqueue(bool known_amax) {
   const LinearRun run{*stream_};
+  const LinearScales of_up = scales.of(0);
+  const LinearScales of_down = scales.of(1);
   const auto cast = [&](const GroupedLinearPlan& layer, const Tensor& weight, const MemoryRegion& into,
-                        const Tensor& amax) {
+                        const Tensor& amax, const LinearScale& scale) {
     const bool finds = known_amax && layer.weight_amax_count() != 0;
-    return cast_expert_weights(layer, *backend_, {.weight = weight, .into = into, .amax = finds ? amax : Tensor{}},
-                               run);
+    return cast_expert_weights(layer, *backend_,
+                               {.weight = weight, .into = into, .amax = finds ? amax : Tensor{}, .scale = scale}, run);
   };
-  up_view_ = cast(plan.up, up_memory_, up_codes_, up_amax_);
-  down_view_ = cast(plan.down, down_memory_, down_codes_, down_amax_);
-  experts_mlp_forward(plan, *backend_, forward_tensors(), run);
+  up_view_ = cast(plan.up, up_memory_, up_codes_, up_amax_, of_up.weight);
+  down_view_ = cast(plan.down, down_memory_, down_codes_, down_amax_, of_down.weight);
+  ExpertsMlpForwardTensors forward = forward_tensors();
+  forward.up_scales = of_up;
+  forward.down_scales = of_down;
+  experts_mlp_forward(plan, *backend_, forward, run);
   ExpertsMlpBackwardTensors backward = backward_tensors();
   ExpertsMlpInputGradientTensors of_input = input_gradient_tensors();
+  backward.up_scales = of_up;
+  backward.down_scales = of_down;
+  backward.down.scale = of_down.weight;
+  of_input.up.scale = of_up.weight;
   if (known_amax && plan.up.weight_amax_count() != 0) {
     of_input.up.weight_amax = up_amax_;
     backward.down.weight_amax = down_amax_;

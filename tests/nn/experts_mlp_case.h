@@ -8,6 +8,7 @@
 
 #include "ingot/nn/modules/experts_mlp.h"
 #include "nn/function_case.h"
+#include "nn/grouped_linear_case.h"
 #include "nn/reference.h"
 
 namespace ingot::test {
@@ -48,6 +49,7 @@ class ExpertsMlpRun {
   const ExpertsMlpPlan plan;
   LinearSaved saved;
   ExpertsMlpGradients wants;
+  ExpertScales scales;  // of `up`, then of `down`
 
  private:
   struct Rows {

@@ -94,6 +94,48 @@ void check_part(const Matrix& found, const ExpectedMatrix& expected, bool on_gpu
 
 }  // namespace
 
+ExpertScales::ExpertScales(const LinearConfig& config, int layers, std::int64_t experts, Backend& backend,
+                           Stream& stream)
+    : scaling(backend),
+      any_(config.output.a->scaling == Scaling::delayed),
+      experts_(static_cast<int>(experts)),
+      stream_(&stream) {
+  for (int layer = 0; layer < layers && any_; ++layer) {
+    const std::string name = std::to_string(layer);
+    scaling.add_experts(name + ".input", config.output.a->dtype, experts_);
+    scaling.add_experts(name + ".weight", config.output.b->dtype, experts_);
+    scaling.add_experts(name + ".grad_output", config.grad_input.a->dtype, experts_);
+  }
+  for (int i = 0; i < 3 * layers && any_; ++i) {
+    memory_.emplace_back(kStartingScaleBytes * static_cast<std::size_t>(experts), backend, stream);
+  }
+}
+
+LinearScales ExpertScales::of(int layer) {
+  if (!any_) return {};
+  const auto scale = [&](int operand) {
+    const int at = 3 * layer + operand;
+    return scaling.scale_of_experts(at * experts_, experts_, memory_[static_cast<std::size_t>(at)], *stream_);
+  };
+  return {.input = scale(0), .weight = scale(1), .grad_output = scale(2)};
+}
+
+std::vector<float> ExpertScales::values() const {
+  std::vector<float> values(static_cast<std::size_t>(scaling.size()));
+  if (values.empty()) return values;
+  DeviceApi& device = stream_->device_api();
+  device.copy_to_host(values.data(), scaling.scale(0).data, values.size() * sizeof(float), *stream_);
+  device.synchronize(*stream_);
+  return values;
+}
+
+bool ExpertScales::needs_start() const {
+  for (int slot = 0; slot < scaling.size(); ++slot) {
+    if (scaling.needs_start(slot)) return true;
+  }
+  return false;
+}
+
 std::string describe(const GroupedLinearCase& c) {
   std::string text =
       fmt::format("{} {} {}->{}, {} rows by experts that end at", print(c.config), name(c.dtype), c.in, c.out, c.rows);
@@ -105,6 +147,7 @@ std::string describe(const GroupedLinearCase& c) {
 
 GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream)
     : plan(plan_of(c)),
+      scales(c.config, 1, experts_of(c), backend, stream),
       case_(c),
       backend_(&backend),
       stream_(&stream),
@@ -197,9 +240,16 @@ Tensor GroupedLinearRun::amax() const {
 
 void GroupedLinearRun::enqueue(LayerObserver* observer) {
   const LinearRun run{.stream = *stream_, .observer = observer};
-  views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_, .amax = amax()}, run);
-  grouped_linear_forward(plan, *backend_, forward_tensors(), run);
-  grouped_linear_backward(plan, *backend_, backward_tensors(), run);
+  const LinearScales given = scales.of(0);
+  used_ = scales.values();
+  views_ = cast_expert_weights(plan, *backend_,
+                               {.weight = weight_memory_, .into = codes_, .amax = amax(), .scale = given.weight}, run);
+  GroupedLinearForwardTensors forward = forward_tensors();
+  forward.scales = given;
+  grouped_linear_forward(plan, *backend_, forward, run);
+  GroupedLinearBackwardTensors backward = backward_tensors();
+  backward.scales = given;
+  grouped_linear_backward(plan, *backend_, backward, run);
 }
 
 void GroupedLinearRun::enqueue_codes() {
@@ -215,8 +265,11 @@ void GroupedLinearRun::enqueue_codes() {
   const auto [codes, scale_inv] = cast(plan.weight.spec.scale);
   const auto [of_backward, scale_inv_of_backward] = cast(plan.weight_scale_of_grad_input());
   views_ = {.codes = codes, .scale_inv = scale_inv};
-  grouped_linear_forward(plan, *backend_, forward_tensors(), {*stream_});
+  GroupedLinearForwardTensors forward = forward_tensors();
+  forward.scales = scales.of(0);
+  grouped_linear_forward(plan, *backend_, forward, {*stream_});
   GroupedLinearBackwardTensors backward = backward_tensors();
+  backward.scales = forward.scales;
   backward.weight = {};
   backward.weight_amax = {};
   backward.codes = {.codes = of_backward, .scale_inv = scale_inv_of_backward};
@@ -246,8 +299,16 @@ void GroupedLinearRun::check_grad_bias(const std::string& what) const {
   }
 }
 
+Cast GroupedLinearRun::cast_of_expert(Cast cast, std::int64_t operand, std::int64_t expert) const {
+  const float scale = used_[static_cast<std::size_t>(operand * experts_of(case_) + expert)];
+  cast.scaling = scale == 1 ? Scaling::dynamic : Scaling::fixed;  // without one it starts with its own rows
+  cast.scale = scale == 1 ? 0 : scale;
+  return cast;
+}
+
 void GroupedLinearRun::check(const std::string& what) const {
   const auto& [output, grad_input, grad_weight, how_input, how_weight] = case_.config;
+  // Where each expert has its own scales, these are not used.
   const Matrix x = fake_quantized(values_, *output.a);
   const Matrix g = fake_quantized(grad_output_, *grad_input.a);
   const Matrix gt = fake_quantized(transpose(grad_output_), *grad_weight.a);
@@ -262,20 +323,30 @@ void GroupedLinearRun::check(const std::string& what) const {
     const Matrix weight = rows_of(weight_, e * case_.out, (e + 1) * case_.out);
     const Matrix bias = case_.bias ? rows_of(bias_, e, e + 1) : Matrix{};
     const std::string of = fmt::format("{}: expert {}'s", what, e);
+    const bool delays = plan.is_delayed();
+    // Rows of all, which were quantized together, or of an expert that has its own scale.
+    const auto rows_as_cast = [&](const Matrix& all, const Matrix& values, const Cast& cast, std::int64_t operand) {
+      if (!delays) return rows_of(all, begin, end);
+      return fake_quantized(rows_of(values, begin, end), cast_of_expert(cast, operand, e));
+    };
+    const auto weight_as_cast = [&](const Matrix& own, const Cast& cast) {
+      return fake_quantized(own, delays ? cast_of_expert(cast, 1, e) : cast);
+    };
     check_part(rows_of(got_output, begin, end),
-               expected_gemm(rows_of(x, begin, end), fake_quantized(weight, *output.b), case_.bias ? &bias : nullptr,
-                             case_.dtype),
+               expected_gemm(rows_as_cast(x, values_, *output.a, 0), weight_as_cast(weight, *output.b),
+                             case_.bias ? &bias : nullptr, case_.dtype),
                on_gpu, of + " output");
-    check_part(
-        rows_of(got_grad_input, begin, end),
-        expected_gemm(rows_of(g, begin, end), fake_quantized(transpose(weight), *grad_input.b), nullptr, case_.dtype),
-        on_gpu, of + " grad_input");
-    const auto of_expert = [&](const Matrix& all, const Matrix& values, const Cast& cast) {
+    check_part(rows_of(got_grad_input, begin, end),
+               expected_gemm(rows_as_cast(g, grad_output_, *grad_input.a, 2),
+                             weight_as_cast(transpose(weight), *grad_input.b), nullptr, case_.dtype),
+               on_gpu, of + " grad_input");
+    const auto of_expert = [&](const Matrix& all, const Matrix& values, const Cast& cast, std::int64_t operand) {
+      if (delays) return transpose(rows_as_cast({}, values, cast, operand));
       if (cast.granularity != kRowGroups) return columns_of(all, begin, end);
       return fake_quantized(columns_of(transpose(values), begin, end), cast);  // its groups begin with its first row
     };
-    ExpectedMatrix sums = expected_gemm(of_expert(gt, grad_output_, *grad_weight.a),
-                                        of_expert(xt, values_, *grad_weight.b), nullptr, case_.grad_weight);
+    ExpectedMatrix sums = expected_gemm(of_expert(gt, grad_output_, *grad_weight.a, 2),
+                                        of_expert(xt, values_, *grad_weight.b, 0), nullptr, case_.grad_weight);
     if (case_.accumulate) {
       for (std::int64_t r = 0; r < case_.out; ++r) {
         for (std::int64_t c = 0; c < case_.in; ++c) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ingot/nn/linear/grouped_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
 #include "nn/function_case.h"
 #include "nn/reference.h"
 #include "support/grouped_gemm_case.h"
@@ -33,6 +34,25 @@ struct GroupedLinearCase {
 
 std::string describe(const GroupedLinearCase& c);
 
+// The delayed scales of layers of experts; none for another config.
+class ExpertScales {
+ public:
+  ExpertScales(const LinearConfig& config, int layers, std::int64_t experts, Backend& backend, Stream& stream);
+
+  LinearScales of(int layer);
+  // Of each layer's input, weight and grad_output, each expert's; 1 where none is made.
+  std::vector<float> values() const;
+  bool needs_start() const;
+
+  DelayedScaling scaling;
+
+ private:
+  bool any_;
+  int experts_;
+  Stream* stream_;
+  std::vector<PoisonedRegion> memory_{};
+};
+
 class GroupedLinearRun {
  public:
   GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream);
@@ -57,8 +77,11 @@ class GroupedLinearRun {
 
   const GroupedLinearPlan plan;
   LinearSaved saved;
+  ExpertScales scales;
 
  private:
+  // Of operand 0, 1 or 2, as ExpertScales has them: the cast of an expert's matrix alone.
+  Cast cast_of_expert(Cast cast, std::int64_t operand, std::int64_t expert) const;
   std::optional<RowIndex> index_in(const Buffer& memory) const;
   void check_grad_bias(const std::string& what) const;
 
@@ -74,6 +97,7 @@ class GroupedLinearRun {
   Buffer ends_, index_memory_, grad_output_index_memory_, amax_;
   PoisonedRegion codes_, saved_memory_, scratch_;
   Float8View views_{};
+  std::vector<float> used_{};  // the delayed scales of the last step
 
   Tensor amax() const;
 };

@@ -48,8 +48,9 @@ bool same(const std::vector<Matrix>& a, const std::vector<Matrix>& b) {
 }  // namespace
 
 BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
-                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
+  for (const LinearConfig& config :
+       {tensorwise(), delayed(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+        casting_weight_again(delayed()), casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     small.config = config;
     expect_right(small);
   }
@@ -69,7 +70,7 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
 // gpt-oss's activation, clamped, with biases of the first layer; and biases alone.
 BOOST_FIXTURE_TEST_CASE(takes_biases_of_the_first_layer, Fixture) {
   small.up_bias = true;
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     small.config = config;
     small.activation = "min(x, 2) * sigmoid(1.702 * min(x, 2)) * (max(min(up, 2), -2) + 1)";
     expect_right(small);
@@ -88,7 +89,7 @@ BOOST_FIXTURE_TEST_CASE(takes_biases_of_the_first_layer, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(takes_rows_of_other_ranks, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), blockwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), blockwise(), casting_weight_again(rowwise())}) {
     small.config = config;
     small.lacks = true;
     expect_right(small);
@@ -111,6 +112,51 @@ BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) 
   c.grad_weights = true;
   c.tokens = 0;
   expect_right(c);
+}
+
+// The second step has the scales that the first one has made, of the same data: its bits.
+BOOST_FIXTURE_TEST_CASE(delayed_scales_are_those_of_the_step_before, Fixture) {
+  for (const LinearConfig& config : {delayed(), casting_weight_again(delayed())}) {
+    for (const std::int64_t tokens : {13, 0}) {
+      small.config = config;
+      small.tokens = tokens;
+      ExpertsMlpRun run(small, *backend, stream);
+      run.enqueue();
+      const std::vector<Matrix> first = run.results();
+      run.scales.scaling.sync_amax_history(stream);
+      const std::vector<float> scales = run.scales.values();
+      const std::ptrdiff_t made = std::ranges::count_if(scales, [](float scale) { return scale != 1; });
+      // Of all tensors of four experts in two layers; the last has no rows, and without tokens none has.
+      BOOST_TEST(made == (tokens == 0 ? 8 : 24 - 4));
+      run.reset();
+      run.enqueue();
+      run.check(describe(small) + ", the second step");
+      BOOST_TEST(same(run.results(), first), describe(small));
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(delayed_scales_are_checked, Fixture) {
+  small.config = casting_weight_again(delayed());
+  ExpertsMlpRun run(small, *backend, stream);
+  run.enqueue();
+  const auto message = [&](const auto& call) { return error_of(call, ErrorCode::invalid_argument); };
+  const LinearScales of_up = run.scales.of(0), of_down = run.scales.of(1);
+  ExpertsMlpForwardTensors forward = run.forward_tensors();
+  const auto of_forward = [&] { experts_mlp_forward(run.plan, *backend, forward, {stream}); };
+  check_contains(message(of_forward), {"scales.up.input.scale: ", "must be f32[1, 4] on cpu"});
+  forward.up_scales = of_up;
+  check_contains(message(of_forward), {"scales.down.input.scale: "});
+  ExpertsMlpBackwardTensors backward = run.backward_tensors();
+  const auto of_backward = [&] { experts_mlp_backward(run.plan, *backend, backward, {stream}); };
+  check_contains(message(of_backward), {"scales.down.weight.scale: "});
+  backward.down.scale = of_down.weight;
+  check_contains(message(of_backward), {"scales.up.grad_output.scale: "});
+  backward.up_scales = of_up;
+  check_contains(message(of_backward), {"scales.down.grad_output.scale: "});
+  const ExpertsMlpInputGradientTensors of_input = run.input_gradient_tensors();
+  check_contains(message([&] { experts_mlp_input_gradient(run.plan, *backend, of_input, {stream}); }),
+                 {"scales.up.weight.scale: ", "must be f32[1, 4] on cpu"});
 }
 
 // Codes that are kept and weights that are cast again, with maxima of forward or without: the same bits, also again.
@@ -292,7 +338,7 @@ BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {
   check_contains(refusal([](auto& o) { o.experts = 0; }), {"experts \"moe\" experts: is 0, but must be 1 to "});
   check_contains(refusal([](auto& o) { o.activation = "silu(x) * gate"; }, ErrorCode::invalid_spec),
                  {"experts \"moe\" activation: \"silu(x) * gate\" must be an expression of x"});
-  check_contains(refusal([](auto& o) { o.config = delayed(); }), {"experts \"moe\" config: is \""});
+  check_contains(refusal([](auto& o) { o.config = high_precision(); }), {"experts \"moe\" config: is \""});
   check_contains(refusal([](auto& o) { o.shape.hidden = -1; }), {"experts \"moe\" hidden: is -1"});
 }
 

@@ -46,7 +46,7 @@ struct Fixture {
 
 std::vector<ExpertsMlpCase> cases() {
   std::vector<ExpertsMlpCase> all;
-  for (LinearConfig config : {tensorwise(), rowwise(), blockwise()}) {
+  for (LinearConfig config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     for (const OtherCodes weight : {OtherCodes::together, OtherCodes::again}) {
       config.weight = weight;
       all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144});

@@ -70,8 +70,9 @@ LinearConfig casting_weight_again(LinearConfig config) {
 
 // Experts without rows first, last and between, one with one row, and rows that no expert has.
 BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
-                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
+  for (const LinearConfig& config :
+       {tensorwise(), delayed(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+        casting_weight_again(delayed()), casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     expect_right({.config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36});
     expect_right({.config = config,
                   .ends = {5, 9},
@@ -105,7 +106,7 @@ BOOST_FIXTURE_TEST_CASE(groups_begin_with_each_experts_first_row, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     expect_right({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8});
     expect_right({.config = config, .ends = {11}, .rows = 11, .in = 16, .out = 8, .dtype = Dtype::f16});
   }
@@ -113,7 +114,7 @@ BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
 
 // Added within the output GEMM; their gradients are sums of each expert's rows.
 BOOST_FIXTURE_TEST_CASE(takes_biases, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     expect_right({.config = config, .ends = {0, 7, 8, 8, 140, 300}, .rows = 303, .in = 20, .out = 36, .bias = true});
     expect_right({.config = config,
                   .ends = {0, 7, 8, 24},
@@ -167,14 +168,15 @@ BOOST_FIXTURE_TEST_CASE(places_operands_where_a_gpu_loads_them, Fixture) {
 
 // The expression is computed within the cast.
 BOOST_FIXTURE_TEST_CASE(takes_a_prologue, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise()}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     expect_right({.config = config, .ends = {0, 7, 8, 24}, .rows = 24, .in = 20, .out = 36, .gated = true});
   }
 }
 
 // Rows of tokens, of which each expert has some: the bits of copies of them, and float64's results.
 BOOST_FIXTURE_TEST_CASE(takes_rows_of_tokens, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(rowwise())}) {
+  for (const LinearConfig& config :
+       {tensorwise(), delayed(), rowwise(), blockwise(), casting_weight_again(rowwise())}) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
       GroupedLinearCase c{
           .config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36, .dtype = dtype, .tokens = 9};
@@ -196,7 +198,7 @@ BOOST_FIXTURE_TEST_CASE(takes_rows_of_tokens, Fixture) {
 
 // In place of a weight that backward casts again: its codes by rows, as another call or rank has cast them.
 BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise()}) {
     const GroupedLinearCase c{
         .config = casting_weight_again(config), .ends = {0, 7, 24}, .rows = 24, .in = 20, .out = 36};
     GroupedLinearRun run(c, *backend, stream);
@@ -210,6 +212,7 @@ BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
     }
 
     GroupedLinearBackwardTensors backward = run.backward_tensors();
+    backward.scales = run.scales.of(0);
     const auto message = [&] {
       return error_of([&] { grouped_linear_backward(run.plan, *backend, backward, {stream}); },
                       ErrorCode::invalid_argument);
@@ -225,6 +228,170 @@ BOOST_FIXTURE_TEST_CASE(takes_codes_in_place_of_the_weight, Fixture) {
     backward.codes = {};
     check_contains(message(), {"grouped linear \"moe\" weight: "});
   }
+}
+
+namespace {
+
+struct DelayedFixture : Fixture {
+  GroupedLinearCase c{.config = delayed(), .ends = {0, 7, 8, 8, 24}, .rows = 27, .in = 20, .out = 36};
+
+  std::vector<float> scales_after(GroupedLinearRun& run) {
+    run.scales.scaling.sync_amax_history(stream);
+    return run.scales.values();
+  }
+  void set(const Tensor& to, const std::vector<float>& values) {
+    backend->device_api().copy_from_host(to.data, values.data(), values.size() * sizeof(float), stream);
+  }
+};
+
+float scale_of(Dtype dtype, double amax) { return static_cast<float>(fp8_max_reference(dtype) / amax); }
+
+}  // namespace
+
+// The first step has each expert's own maxima, and leaves them for the next; then scales are those of earlier steps.
+BOOST_FIXTURE_TEST_CASE(each_expert_has_delayed_scales, DelayedFixture) {
+  for (const LinearConfig& config : {delayed(), casting_weight_again(delayed())}) {
+    c.config = config;
+    GroupedLinearRun run(c, *backend, stream);
+    run.enqueue();
+    run.check(describe(c) + ", the first step");
+    const std::vector<float> scales = scales_after(run);
+    const std::vector<double> of_weights = maxima_of(run.weight(), c.out);
+    for (std::size_t e = 0; e < 5; ++e) {
+      const bool has_rows = e == 1 || e == 2 || e == 4;
+      BOOST_TEST((scales[e] != 1) == has_rows, "input of expert " << e);
+      BOOST_TEST(scales[5 + e] == scale_of(Dtype::e4m3fn, of_weights[e]));
+      BOOST_TEST((scales[10 + e] != 1) == has_rows, "grad_output of expert " << e);
+    }
+    BOOST_TEST(run.scales.needs_start());  // for experts without rows
+    const std::vector<Matrix> first = run.results();
+    run.reset();
+    run.enqueue();
+    run.check(describe(c) + ", the second step");
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
+      BOOST_TEST(std::ranges::equal(run.results()[i].values, first[i].values, same), "result " << i);
+    }
+
+    // Of maxima that no data of these steps have.
+    std::vector<float> maxima(15);
+    for (std::size_t i = 0; i < 15; ++i) maxima[i] = 10.0F + static_cast<float>(i);
+    set(run.scales.scaling.amaxes(), maxima);
+    const std::vector<float> others = scales_after(run);
+    for (std::size_t i = 0; i < 15; ++i) {
+      BOOST_TEST(others[i] == scale_of(i < 10 ? Dtype::e4m3fn : Dtype::e5m2, maxima[i]));
+    }
+    BOOST_TEST(!run.scales.needs_start());
+    run.reset();
+    run.enqueue();
+    run.check(describe(c) + ", with other scales");
+    // An expert without rows notes 0, by which its history keeps the maximum of before.
+    BOOST_TEST(scales_after(run)[0] == others[0]);
+  }
+}
+
+// The rule of all delayed scales: a history of nothing but zeros keeps the scale.
+BOOST_FIXTURE_TEST_CASE(an_expert_without_rows_keeps_its_scale, DelayedFixture) {
+  GroupedLinearRun run(c, *backend, stream);
+  run.enqueue();
+  set(run.scales.scaling.amaxes(), std::vector<float>(15, 2.0F));
+  const float before = scales_after(run)[0];
+  BOOST_TEST(before == 224.0F);
+  for (int step = 0; step < 20; ++step) {
+    run.reset();
+    run.enqueue();
+    BOOST_TEST(scales_after(run)[0] == before, "step " << step);
+  }
+}
+
+// Nor does an expert's NaN reach the others.
+BOOST_FIXTURE_TEST_CASE(delayed_rows_without_an_expert_may_hold_anything, DelayedFixture) {
+  GroupedLinearRun run(c, *backend, stream);
+  run.enqueue();
+  scales_after(run);
+  run.reset();
+  run.enqueue();
+  const std::vector<Matrix> expected = run.results();
+  const auto spoil = [](const Tensor& matrix, std::int64_t row) {
+    auto* const elements = static_cast<std::uint16_t*>(matrix.data) + row * matrix.row_stride;
+    std::fill_n(elements, matrix.cols, std::uint16_t{0x7fc0});
+  };
+  for (const std::int64_t row : {24, 25, 26}) {
+    spoil(run.forward_tensors().input, row);
+    spoil(run.backward_tensors().grad_output, row);
+  }
+  const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
+  run.reset();
+  run.enqueue();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    BOOST_TEST(std::ranges::equal(run.results()[i].values, expected[i].values, same), "result " << i);
+  }
+  spoil(run.forward_tensors().input, 7);  // expert 2's one row
+  run.reset();
+  run.enqueue();
+  const Matrix grad_weight = run.results()[2];
+  for (std::int64_t r = 0; r < grad_weight.rows; ++r) {
+    const bool is_others = r / c.out != 2;
+    BOOST_TEST((grad_weight.at(r, 0) == expected[2].at(r, 0)) == is_others, "row " << r);
+  }
+}
+
+// One pass over each tensor.
+BOOST_AUTO_TEST_CASE(delayed_scales_take_no_pass_for_maxima) {
+  DryRun dry{gpu_named("h200")};
+  Stream stream(dry.backend());
+  const GroupedLinearCase c{.config = delayed(), .ends = {16, 48}, .rows = 64, .in = 64, .out = 32, .tokens = 32};
+  GroupedLinearRun run(c, dry.backend(), stream);
+  std::vector<float> started(6, 2.0F);
+  run.scales.scaling.allocate(stream);
+  const LinearScales given = run.scales.of(0);
+  const auto scale = [&](const LinearScale& of) { return LinearScale{.scale = of.start->known, .amax = of.amax}; };
+  const LinearScales scales{
+      .input = scale(given.input), .weight = scale(given.weight), .grad_output = scale(given.grad_output)};
+  const OwnedTensor memory(dry.backend(), Dtype::f32, 1, 1 << 14);
+  const std::int64_t before = dry.backend().device_api().launches();
+  GroupedLinearForwardTensors forward = run.forward_tensors();
+  forward.codes = cast_expert_weights(
+      run.plan, dry.backend(),
+      {.weight = run.backward_tensors().weight, .into = {memory.view().data, 1 << 16}, .scale = scales.weight},
+      {stream});
+  forward.scales = scales;
+  grouped_linear_forward(run.plan, dry.backend(), forward, {stream});
+  GroupedLinearBackwardTensors backward = run.backward_tensors();
+  backward.codes = forward.codes;
+  backward.scales = scales;
+  grouped_linear_backward(run.plan, dry.backend(), backward, {stream});
+  BOOST_TEST(dry.backend().device_api().launches() - before == 6);  // three casts, three GEMMs
+}
+
+BOOST_FIXTURE_TEST_CASE(delayed_scales_are_checked, DelayedFixture) {
+  GroupedLinearRun run(c, *backend, stream);
+  run.enqueue();
+  const OwnedTensor few(*backend, Dtype::f32, 1, 4);
+  const auto message = [&](const auto& call) { return error_of(call, ErrorCode::invalid_argument); };
+  GroupedLinearForwardTensors forward = run.forward_tensors();
+  check_contains(message([&] { grouped_linear_forward(run.plan, *backend, forward, {stream}); }),
+                 {"grouped linear \"moe\" scales.input.scale: ",
+                  "must be f32[1, 5] on cpu: a delayed scale is the "
+                  "caller's"});
+  forward.scales = run.scales.of(0);
+  forward.scales.input.amax = few;
+  check_contains(message([&] { grouped_linear_forward(run.plan, *backend, forward, {stream}); }),
+                 {"scales.input.amax: is f32[1, 4]", "must be f32[1, 5]"});
+  const GroupedLinearBackwardTensors backward = run.backward_tensors();
+  check_contains(message([&] { grouped_linear_backward(run.plan, *backend, backward, {stream}); }),
+                 {"scales.grad_output.scale: ", "must be f32[1, 5]"});
+  const ExpertWeightTensors weight{.weight = backward.weight};
+  check_contains(message([&] { cast_expert_weights(run.plan, *backend, weight, {stream}); }),
+                 {"scales.weight.scale: ", "must be f32[1, 5]"});
+  GroupedLinearCase again = c;
+  again.config = casting_weight_again(delayed());
+  GroupedLinearRun casts_again(again, *backend, stream);
+  casts_again.enqueue();
+  GroupedLinearBackwardTensors of_again = casts_again.backward_tensors();
+  of_again.scales.grad_output = casts_again.scales.of(0).grad_output;
+  check_contains(message([&] { grouped_linear_backward(casts_again.plan, *backend, of_again, {stream}); }),
+                 {"scales.weight.scale: "});
 }
 
 // No token for any expert: an empty index, of tokens or of none.
@@ -314,8 +481,9 @@ BOOST_AUTO_TEST_CASE(kept_maxima_save_a_launch) {
 }
 
 BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
-  for (const LinearConfig& config : {tensorwise(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
-                                     casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
+  for (const LinearConfig& config :
+       {tensorwise(), delayed(), rowwise(), blockwise(), casting_weight_again(tensorwise()),
+        casting_weight_again(delayed()), casting_weight_again(rowwise()), casting_weight_again(blockwise())}) {
     BOOST_TEST_CONTEXT(ingot::print(config)) {
       const GroupedLinearCase c{.config = config, .ends = {3, 3, 24}, .rows = 24, .in = 24, .out = 40};
       GroupedLinearRun unobserved(c, *backend, stream);
@@ -334,9 +502,11 @@ BOOST_FIXTURE_TEST_CASE(observers_see_all_casts, Fixture) {
       const bool by_block = run.plan.weight.spec.scale == kBlocks;
       std::vector<std::string> expected{by_block ? "weight output, without values" : "weight output"};
       if (!again) expected.emplace_back("weight grad_input, transposed, without values");
-      const std::string of_slots = run.plan.in_slots() ? ", without values" : "";
-      expected.insert(expected.end(), {"input output", "input grad_weight, transposed" + of_slots,
-                                       "grad_output grad_input", "grad_output grad_weight, transposed" + of_slots});
+      const std::string of_each = run.plan.is_delayed() ? ", without values" : "";
+      const std::string transposed = run.plan.in_slots() ? ", without values" : of_each;
+      expected.insert(expected.end(),
+                      {"input output" + of_each, "input grad_weight, transposed" + transposed,
+                       "grad_output grad_input" + of_each, "grad_output grad_weight, transposed" + transposed});
       if (again) expected.emplace_back("weight grad_input, transposed, without values");
       BOOST_TEST_CHECK(log.lines == expected, boost::test_tools::per_element());
       if (by_block) continue;
@@ -428,8 +598,15 @@ BOOST_AUTO_TEST_CASE(a_plan_says_what_groups_do_not_take) {
     check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
                    {"but all three GEMMs of experts must be in FP8"});
   }
-  check_contains(message_of_plan({.config = delayed(), .experts = 2, .shape = shape}),
-                 {"but the scales of experts are dynamic: take tensorwise, rowwise or blockwise"});
+  LinearConfig given = delayed();
+  for (GemmConfig* const gemm : {&given.output, &given.grad_weight}) {
+    Cast& input = gemm == &given.output ? *gemm->a : *gemm->b;
+    input.scaling = Scaling::fixed;
+    input.scale = 16;
+  }
+  check_contains(message_of_plan({.config = given, .experts = 2, .shape = shape}),
+                 {"but the scales of experts are all dynamic, or all delayed: take tensorwise, delayed, rowwise or "
+                  "blockwise"});
   LinearConfig mixed = blockwise();
   mixed.grad_weight.a->granularity = mixed.grad_weight.b->granularity = kRowwise;
   LinearConfig blocks = blockwise();

@@ -64,6 +64,16 @@ std::vector<GroupedLinearCase> cases() {
   all.push_back({.config = blockwise(), .ends = {4, 17}, .rows = 17, .in = 64, .out = 32});
   all.push_back({.config = blockwise(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
   all.push_back({.config = blockwise(), .ends = {127, 256, 384, 385, 513}, .rows = 520, .in = 272, .out = 400});
+  for (GroupedLinearCase c : {all[0], all[1], all[2], all[3]}) {
+    c.config.output = delayed().output;
+    c.config.grad_input = delayed().grad_input;
+    c.config.grad_weight = delayed().grad_weight;
+    all.push_back(c);
+  }
+  all.push_back({.config = delayed(), .ends = {0, 150, 300}, .rows = 300, .in = 208, .out = 144, .gated = true});
+  all.push_back(
+      {.config = delayed(), .ends = {0, 150, 300}, .rows = 310, .in = 208, .out = 144, .tokens = 64, .bias = true});
+  all.push_back({.config = delayed(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
   return all;
 }
 
@@ -74,6 +84,11 @@ BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
     GroupedLinearRun run(c, backend, stream);
     run.enqueue();
     run.check(describe(c));
+    if (!run.plan.is_delayed()) continue;
+    run.scales.scaling.sync_amax_history(stream);
+    run.reset();
+    run.enqueue();
+    run.check(describe(c) + ", the second step");
   }
 }
 

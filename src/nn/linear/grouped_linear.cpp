@@ -1,58 +1,22 @@
 #include "ingot/nn/linear/grouped_linear.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <array>
-#include <initializer_list>
-#include <optional>
-
 #include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/nn/linear/grouped_linear_checks.h"
 #include "ingot/nn/linear/layer_call.h"
-#include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/linear/tensor_checks.h"
-#include "ingot/runtime/cast/row_index.h"
 
 namespace ingot {
 
-namespace {
-
-LinearGradients wanted(const GroupedLinearBackwardTensors& t) {
-  return {.input = is_given(t.grad_input), .weight = is_given(t.grad_weight), .bias = false};
-}
-
-// grad_weight, if the codes of the weights that backward makes have room in it.
-MemoryRegion lent_by_grad_weight(const GroupedLinearPlan& plan, const GroupedLinearBackwardTensors& t) {
-  const Tensor& lender = t.grad_weight;
-  const bool is_read = overlap(lender, t.weight) || overlap(lender, t.codes.codes);
-  if (!is_given(lender) || t.accumulate || lender.row_stride != lender.cols || is_read) return {};
-  const MemoryRegion region{lender.data, static_cast<std::size_t>(lender.rows * lender.cols * size_of(lender.dtype))};
-  const bool aligned = reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment == 0;
-  return aligned && region.bytes >= plan.weight_again_memory().bytes ? region : MemoryRegion{};
-}
-
-}  // namespace
-
 std::size_t grouped_linear_backward_scratch(const GroupedLinearPlan& plan, const GroupedLinearBackwardTensors& t) {
-  const std::int64_t tokens = t.saved->tokens;
-  const LinearGradients wants = wanted(t);
-  if (!wants.input || lent_by_grad_weight(plan, t).data == nullptr) return plan.backward_scratch(tokens, wants);
-  return plan.grad_output_scratch(tokens, wants).bytes;
+  return grouped_backward_scratch(plan, t);
 }
 
-// ---- checks --------------------------------------------------------------------------------------------------------
+// ---- steps ---------------------------------------------------------------------------------------------------------
 
 namespace {
-
-// T, of a matrix that may have an index.
-std::int64_t rows_of(const Tensor& matrix, const std::optional<RowIndex>& index) {
-  return index ? index->rows : matrix.rows;
-}
-
-Tensor memory_of(const std::optional<RowIndex>& index) { return index ? bytes_of(*index) : Tensor{}; }
 
 Float8View views_of(const LinearWeightMemory& memory, const MemoryRegion& region, Device device) {
   const Tensor scale_inv = memory.scale_inv.in(region, device);
@@ -62,150 +26,6 @@ Float8View views_of(const LinearWeightMemory& memory, const MemoryRegion& region
           .scale_inv = scale_inv,
           .transposed_scale_inv = apart ? memory.transposed_scale_inv.in(region, device) : scale_inv};
 }
-
-class GroupedChecker : public LinearChecker {
- public:
-  GroupedChecker(const GroupedLinearPlan& plan, Backend& backend)
-      : LinearChecker(plan.rows, backend.device_api()), plan_(&plan), backend_(&backend) {}
-
-  void run(const LinearRun& run) const {
-    stream(backend_->device_api(), run.stream);
-    if (run.side != nullptr) refuse("side", "is given, but the work of experts is on one stream");
-  }
-  void weight(const Tensor& tensor) const {
-    all({"weight", &tensor}, *rows().dtypes.weight, ", the plan's dtype", plan_->experts * rows().shape.out_features,
-        rows().shape.in_features, "[experts * out_features, in_features]");
-  }
-  void weight_amax(const char* name, const Tensor& amax) const {
-    if (!is_given(amax)) return;
-    const std::int64_t count = plan_->weight_amax_count();
-    if (count == 0) refuse(name, "is given, but backward looks for no maxima that forward's cast finds: leave it out");
-    all({name, &amax}, Dtype::f32, ", as maxima are", 1, count, "the weights' maxima: the plan says how many");
-  }
-  void ends(const ExpertEnds& ends) const {
-    if (ends.experts != plan_->experts) {
-      refuse("ends", fmt::format("are of {} experts, but the layer has {}", ends.experts, plan_->experts));
-    }
-    if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
-  }
-  void row_index(const char* name, const std::optional<RowIndex>& index, const Tensor& of) const {
-    if (!index) return;
-    const std::string fault = fault_of(*index, of.rows, backend_->device());
-    if (!fault.empty()) refuse(name, fault);
-  }
-  // One set of codes and its scale_inv: all experts' rows of `of`, whose own are one expert's.
-  void expert_codes(const NamedTensor& codes, const NamedTensor& scale_inv, const CastSpec& cast, std::int64_t own,
-                    std::int64_t cols, ScaleGranularity scale) const {
-    const char* const why = ": cast_expert_weights() makes them";
-    all(codes, cast.out, why, plan_->experts * own, cols, "the experts' weights as their GEMM reads them");
-    const auto [in, out, bias] = rows().shape;
-    all(scale_inv, Dtype::f32, why, 1, plan_->experts * scale_count(scale, out, in), "scale_inv of each expert");
-  }
-
- private:
-  const LinearPlan& rows() const { return plan_->rows; }
-
-  const GroupedLinearPlan* plan_;
-  Backend* backend_;
-};
-
-void check_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
-                   const LinearRun& run) {
-  const GroupedChecker check(plan, backend);
-  const auto [in, out, bias] = plan.rows.shape;
-  const std::int64_t rows = rows_of(t.input, t.row_index);
-  const Tensor index_bytes = memory_of(t.row_index);
-  const NamedTensor input{"input", &t.input};
-  const NamedTensor index{"row_index", &index_bytes};
-  const NamedTensor output{"output", &t.output};
-  check.run(run);
-  check.all(input, plan.rows.dtypes.input, ", the plan's dtype", t.input.rows, in,
-            t.row_index ? "[rows of the tokens, in_features]" : "[rows of all experts, in_features]");
-  check.row_index("row_index", t.row_index, t.input);
-  if (t.row_index && plan.rows.fusion.prologue) {
-    check.refuse("row_index", "is given, but the layer's prologue computes its values row by row: compute them first");
-  }
-  check.all(output, *plan.rows.dtypes.output, ", the plan's dtype", rows, out,
-            t.row_index ? "[rows of the index, out_features]" : "[rows of the input, out_features]");
-  check.prologue_inputs(t.prologue_inputs, rows);
-  check.ends(t.ends);
-  check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight.spec, out, in,
-                     plan.weight.spec.scale);
-  const NamedTensor bias_tensor{"bias", &t.bias};
-  if (plan.bias) {
-    check.of_experts(bias_tensor, plan.bias_dtype(), ", as the output GEMM adds it", plan.experts, out);
-  } else if (is_given(t.bias)) {
-    check.refuse("bias", "is given, but the plan was made without one");
-  }
-  check.disjoint(output, {input, index, bias_tensor});
-  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  if (t.saved != nullptr) {
-    check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, {input, output, index});
-  }
-  if (gives_scratch(run.stream)) return;
-  check.scratch(t.scratch, plan.forward_scratch(rows, pass, observes_values(run)), {input, output, index});
-}
-
-void check_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
-                    const LinearGradients& wants, const LinearRun& run) {
-  const GroupedChecker check(plan, backend);
-  check.run(run);
-  check.stamp(t.saved, plan.identity);
-  const auto [in, out, bias] = plan.rows.shape;
-  const std::int64_t tokens = t.saved->tokens;
-  const std::optional<RowIndex>& index = t.grad_output_index;
-  const Tensor index_bytes = memory_of(index);
-  const NamedTensor grad_output{"grad_output", &t.grad_output};
-  const NamedTensor grad_output_index{"grad_output_index", &index_bytes};
-  const NamedTensor grad_input{"grad_input", &t.grad_input};
-  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
-  check.ends(t.ends);
-  check.all(grad_output, *plan.rows.dtypes.output, ", the plan's dtype", index ? t.grad_output.rows : tokens, out,
-            index ? "[rows of the tokens, out_features]" : "[rows of the last forward's input, out_features]");
-  check.row_index("grad_output_index", index, t.grad_output);
-  if (index && index->rows != tokens) {
-    check.refuse("grad_output_index",
-                 fmt::format("has {} rows, but the experts of the last forward had {}", index->rows, tokens));
-  }
-  if (wants.input) {
-    check.dtype(grad_input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
-    check.all(grad_input, t.grad_input.dtype, "", tokens, in, "[rows of the last forward's input, in_features]");
-    check.disjoint(grad_input, {grad_output, grad_output_index});
-    if (plan.weight_again.any && !is_given(t.weight) && is_given(t.codes.codes)) {
-      check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight_again.spec,
-                         out, in, plan.weight_scale_of_grad_input());
-    } else if (plan.weight_again.any) {
-      check.weight(t.weight);
-      check.weight_amax("weight_amax", t.weight_amax);
-    } else {
-      check.expert_codes({"transposed codes", &t.codes.transposed},
-                         {"scale_inv of transposed codes", &t.codes.transposed_scale_inv}, plan.weight.spec, in, out,
-                         plan.weight_scale_of_grad_input());
-    }
-  }
-  if (wants.weight) {
-    if (!plan.rows.trains_weight) {
-      check.refuse("grad_weight", "is given, but the plan was made without it, so forward kept nothing for it");
-    }
-    check.dtype(grad_weight, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
-    if (t.accumulate) check.dtype(grad_weight, {Dtype::f32}, ", which sums are added to");
-    check.all(grad_weight, t.grad_weight.dtype, "", plan.experts * out, in, "[experts * out_features, in_features]");
-    check.disjoint(grad_weight, {grad_output, grad_output_index, grad_input});
-  } else if (t.accumulate) {
-    check.refuse("grad_weight", "is missing, but accumulate asks for it to be added to");
-  }
-  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
-  if (is_given(t.grad_bias)) {
-    check.dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
-    check.of_experts(grad_bias, t.grad_bias.dtype, "", plan.experts, out);
-    check.disjoint(grad_bias, {grad_output, grad_output_index, grad_input, grad_weight});
-  }
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_output_index, grad_input, grad_weight, grad_bias};
-  if (wants.weight) check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
-  if (!gives_scratch(run.stream)) check.scratch(t.scratch, grouped_linear_backward_scratch(plan, t), tensors);
-}
-
-// ---- steps ---------------------------------------------------------------------------------------------------------
 
 // A stack of matrices as a matrix with one in each row.
 Tensor one_in_each_row(const Tensor& stack, std::int64_t matrices) {
@@ -244,8 +64,10 @@ void report_weights(const GroupedLinearPlan& plan, const CastSpec& spec, const C
 }
 
 // Each expert's weight with its own scales. `tensors`: the weight, and maxima that are known or to be found.
-Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpec spec, CastTensors tensors,
-                        const LinearWeightMemory& memory, const MemoryRegion& into, const LinearRun& run) {
+Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, const LinearCast& order, CastTensors tensors,
+                        const LinearScale& scale, const LinearWeightMemory& memory, const MemoryRegion& into,
+                        const LinearRun& run) {
+  CastSpec spec = order.spec;
   const Float8View all = views_of(memory, into, backend.device());
   tensors.matrices = plan.experts;
   tensors.codes = all.codes;
@@ -253,6 +75,7 @@ Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpe
   tensors.scale_inv = all.scale_inv;
   if (spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
   if (is_given(tensors.found_amax)) spec.found_amax = plan.weight_amax_granularity();
+  give_scale(LinearStep(plan.rows, backend, run), tensors, order, scale, {}, run.stream);
   backend.cast(spec, tensors, run.stream);
   if (run.observer != nullptr) report_weights(plan, spec, tensors, run);
   return all;
@@ -270,7 +93,7 @@ Float8View transposed_weights(const GroupedLinearPlan& plan, Backend& backend, c
 
 // Of codes that were placed for more tokens, those of the call's. Slots have room for just these.
 Float8View of_tokens(Float8View placed, const CastSpec& cast, std::int64_t tokens) {
-  if (cast.experts || cast.scale == kRowGroups) {
+  if (in_slots(cast) || cast.scale == kRowGroups) {
     if (is_given(placed.codes)) placed.codes.rows = tokens;
     return placed;
   }
@@ -285,14 +108,24 @@ Float8View input_codes(const GroupedLinearPlan& plan, std::int64_t tokens, Linea
                        const MemoryRegion& scratch, Device device) {
   const CastSpec& spec = plan.rows.input_of(pass).spec;
   const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
-  if (!plan.in_slots()) return of_tokens(linear_input_codes(plan.rows, placed, saved, scratch, device), spec, tokens);
-  const LinearForwardScratch places = plan.rows.forward_scratch(placed, pass);
+  if (!plan.in_slots() && !plan.is_delayed()) {
+    return of_tokens(linear_input_codes(plan.rows, placed, saved, scratch, device), spec, tokens);
+  }
+  const LinearForwardScratch places = plan.input_scratch(tokens, pass);
   const LinearSavedMemory kept = pass == LinearPass::inference ? LinearSavedMemory{} : plan.saved_memory(tokens);
-  const Tensor scale_inv = places.input_scale_inv.in(scratch, device);
+  const Tensor of_codes = places.input_scale_inv.in(scratch, device);
+  const Tensor of_transposed = kept.input_scale_inv.in(saved, device);
+  if (plan.is_delayed()) {
+    return of_tokens({.codes = places.input_codes.in(scratch, device),
+                      .transposed = kept.input_transposed.in(saved, device),
+                      .scale_inv = places.input_scale_inv.used ? of_codes : of_transposed,
+                      .transposed_scale_inv = of_transposed},
+                     spec, tokens);
+  }
   return of_tokens({.codes = places.input_codes.in(scratch, device),
                     .transposed = kept.input_transposed.in(saved, device),
-                    .scale_inv = scale_inv_by_group(scale_inv, kRowGroups, tokens, plan.rows.shape.in_features),
-                    .transposed_scale_inv = kept.input_scale_inv.in(saved, device)},
+                    .scale_inv = scale_inv_by_group(of_codes, kRowGroups, tokens, plan.rows.shape.in_features),
+                    .transposed_scale_inv = of_transposed},
                    spec, tokens);
 }
 
@@ -301,10 +134,18 @@ Float8View grad_output_codes(const GroupedLinearPlan& plan, std::int64_t tokens,
                              const MemoryRegion& scratch, Device device) {
   const CastSpec& spec = plan.rows.grad_output_of(wants).cast.spec;
   const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
-  if (!plan.in_slots()) {
+  if (!plan.in_slots() && !plan.is_delayed()) {
     return of_tokens(linear_grad_output_codes(plan.rows, placed, wants, scratch, device), spec, tokens);
   }
   const LinearBackwardScratch places = plan.grad_output_scratch(tokens, wants);
+  if (plan.is_delayed()) {
+    const Tensor of_both = places.scale_inv.in(scratch, device);
+    return of_tokens({.codes = places.codes.in(scratch, device),
+                      .transposed = places.transposed.in(scratch, device),
+                      .scale_inv = of_both,
+                      .transposed_scale_inv = of_both},
+                     spec, tokens);
+  }
   const Tensor of_transposed = places.transposed_scale_inv.in(scratch, device);
   const Tensor scale_inv = places.scale_inv.in(scratch, device);
   return {.codes = places.codes.in(scratch, device),
@@ -340,7 +181,8 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
   if (t.saved != nullptr) t.saved->kept = false;
   const MemoryRegion saved = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
   const std::int64_t tokens = rows_of(t.input, t.row_index);
-  CastSpec spec = plan.rows.input_of(pass).spec;
+  LinearCast order = plan.rows.input_of(pass);
+  CastSpec& spec = order.spec;
   spec.gathered = t.row_index.has_value();
   const Float8View input = input_codes(plan, tokens, pass, saved, t.scratch, backend.device());
   CastTensors tensors{.input = t.input,
@@ -351,9 +193,9 @@ void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, co
                       .inputs = t.prologue_inputs};
   if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
   if (spec.experts) tensors.ends = t.ends;
-  Tensor observed = plan.rows.forward_scratch(GroupedLinearPlan::placed_tokens(tokens), pass, step.observes_values)
-                        .observed.in(t.scratch, backend.device());
+  Tensor observed = plan.input_scratch(tokens, pass, step.observes_values).observed.in(t.scratch, backend.device());
   if (is_given(observed)) observed.rows = tokens;
+  give_scale(step, tensors, order, t.scales.input, {}, run.stream);
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
   backend.grouped_gemm(
       plan.output_gemm,
@@ -383,18 +225,20 @@ bool takes_known_maxima(const GroupedLinearPlan& plan, const LinearGradients& wa
 void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend, const GroupedGradOutput& grad_output,
                               const LinearRun& run) {
   const LinearStep step(plan.rows, backend, run);
-  CastSpec order = plan.rows.grad_output_of(grad_output.wants).cast.spec;
-  order.gathered = grad_output.index.has_value();
+  LinearCast order = plan.rows.grad_output_of(grad_output.wants).cast;
+  CastSpec& spec = order.spec;
+  spec.gathered = grad_output.index.has_value();
   CastTensors tensors{.input = grad_output.values,
                       .row_index = grad_output.index.value_or(RowIndex{}),
                       .codes = grad_output.codes.codes,
                       .transposed = grad_output.codes.transposed,
                       .scale_inv = grad_output.codes.scale_inv};
-  if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.codes.transposed_scale_inv;
+  if (spec.transposed_scale) tensors.transposed_scale_inv = grad_output.codes.transposed_scale_inv;
   tensors.known_amax = grad_output.row_amax;
   tensors.known_transposed_amax = grad_output.column_amax;
-  if (order.experts) tensors.ends = grad_output.ends;
-  cast(step, {"grad_output", "grad_input", "grad_weight"}, order, tensors, {}, run.stream);
+  if (spec.experts) tensors.ends = grad_output.ends;
+  give_scale(step, tensors, order, grad_output.scale, {}, run.stream);
+  cast(step, {"grad_output", "grad_input", "grad_weight"}, spec, tensors, {}, run.stream);
 }
 
 void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
@@ -405,8 +249,8 @@ void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend
     weight = transposed_weights(plan, backend, t.codes, weight_memory, run);
   } else if (plan.weight_again.any) {
     const CastTensors maxima_of{.input = t.weight, .scale_inv = {}, .known_amax = t.weight_amax};
-    weight =
-        cast_weights(plan, backend, plan.weight_again.spec, maxima_of, plan.weight_again_memory(), weight_memory, run);
+    weight = cast_weights(plan, backend, plan.weight_again, maxima_of, t.scales.weight, plan.weight_again_memory(),
+                          weight_memory, run);
   }
   GroupedGemmSpec spec = plan.grad_input_gemm;
   spec.gemm.out = t.grad_input.dtype;
@@ -453,7 +297,8 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
                                    .index = t.grad_output_index,
                                    .wants = wants,
                                    .ends = t.ends,
-                                   .codes = grad_output_codes(plan, tokens, wants, t.scratch, backend.device())};
+                                   .codes = grad_output_codes(plan, tokens, wants, t.scratch, backend.device()),
+                                   .scale = t.scales.grad_output};
   if (is_given(t.grad_bias)) sum_grouped_grad_bias(backend, gradient, t.grad_bias, run.stream);
   if (!wants.input && !wants.weight) return;
   const Float8View& grad_output = gradient.codes;
@@ -476,21 +321,15 @@ Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion
 Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend, const ExpertWeightTensors& tensors,
                                const LinearRun& run) {
   const LayerCall call(plan.rows.subject, run);
-  const GroupedChecker check(plan, backend);
-  check.run(run);
-  check.weight(tensors.weight);
-  const LinearWeightMemory memory = plan.weight_memory();
-  check.weight_amax("amax", tensors.amax);
-  check.disjoint({"amax", &tensors.amax}, {{"weight", &tensors.weight}});
-  check.region("into", tensors.into, memory.bytes, {{"weight", &tensors.weight}, {"amax", &tensors.amax}});
+  check_expert_weights(plan, backend, tensors, run);
   const CastTensors weight{.input = tensors.weight, .scale_inv = {}, .found_amax = tensors.amax};
-  return cast_weights(plan, backend, plan.weight.spec, weight, memory, tensors.into, run);
+  return cast_weights(plan, backend, plan.weight, weight, tensors.scale, plan.weight_memory(), tensors.into, run);
 }
 
 void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& tensors,
                             const LinearRun& run) {
   const LayerCall call(plan.rows.subject, run);
-  check_forward(plan, backend, tensors, run);
+  check_grouped_forward(plan, backend, tensors, run);
   const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
   const auto bytes = [&] {
     return plan.forward_scratch(rows_of(tensors.input, tensors.row_index), pass, observes_values(run));
@@ -502,8 +341,8 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
 void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
                              const GroupedLinearBackwardTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.rows.subject, run);
-  const LinearGradients wants = wanted(tensors);
-  check_backward(plan, backend, tensors, wants, run);
+  const LinearGradients wants = wanted_of_grouped(tensors);
+  check_grouped_backward(plan, backend, tensors, run);
   if (!wants.input && !wants.weight && !is_given(tensors.grad_bias)) return;
   const auto bytes = [&] { return grouped_linear_backward_scratch(plan, tensors); };
   call.with_scratch(tensors, nullptr, bytes,

@@ -19,132 +19,32 @@
 // each expert's rows are: no copy of them is written. Observers see no values of such casts.
 //
 // Observers are told of all casts, of no GEMM. The weights' are of the whole stack: values and codes [experts * N, K],
-// or with a scale of each expert [experts, N * K], rowwise; transposed codes [experts * K, N] come without values.
+// or with a scale of each expert [experts, N * K], rowwise; transposed codes [experts * K, N] come without values, and
+// so do codes of rows with delayed scales.
 //
 // The scales of input and grad_output are those of a layer that has all rows: along the rows, where the gradients of
 // weights sum, experts share a scale for each feature. But those of groups of 128 rows are an expert's own, as its
-// first group begins with its first row. The weights' scales are each expert's own.
+// first group begins with its first row, and so are delayed ones: of its rows. The weights' scales are each expert's
+// own.
+//
+// Delayed scales are the caller's, as in linear_functions.h: f32[experts] each with the maxima of the rows that each
+// expert had, which DelayedScaling keeps for so many slots (add_experts()). An expert without rows raises no maximum.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
-#include <string>
 
 #include "ingot/api.h"
+#include "ingot/nn/linear/grouped_linear_tensors.h"
 #include "ingot/nn/linear/linear_functions.h"
 
 namespace ingot {
 
-struct GroupedLinearPlanOptions {
-  std::string name = "experts";  // in messages and for observers
-  // Of the recipes tensorwise(), rowwise() and blockwise(): all three GEMMs in FP8, scales dynamic, of tensors or rows
-  // or all of groups and blocks of 128, and OtherCodes::together for the input. OtherCodes::again for the weight:
-  // backward casts it once more, and forward makes no codes for it.
-  LinearConfig config{};
-  std::int64_t experts = 0;  // 1 to kMostExperts
-  LinearShape shape{};       // of one expert
-  LinearDtypes dtypes{};
-  bool grad_weight = true;  // as LinearPlanOptions::grad_weight
-  LinearFusion fusion{};    // a prologue, such as `silu(x) * up`; no epilogue
-  std::string subject{};    // what messages call it; default: grouped linear "<name>"
-};
-
-// Is it a config that grouped_linear_plan() takes? Of the recipes, tensorwise(), rowwise() and blockwise() are.
-INGOT_API bool experts_take(const LinearConfig& config);
-
-// A plain value, as LinearPlan is.
-struct INGOT_API GroupedLinearPlan {
-  LinearPlan rows{};  // of a layer with all rows: how input and grad_output are cast; its shape is one expert's
-  std::int64_t experts = 0;
-  LinearCast weight{};        // of all experts' weights, in forward
-  LinearCast weight_again{};  // within backward; none if forward's codes serve it
-  bool bias = false;          // of plan.bias_dtype(): added within the output GEMM, a row for each expert
-  GroupedGemmSpec output_gemm{};
-  GroupedGemmSpec grad_input_gemm{};
-  GroupedGemmSpec grad_weight_gemm{};  // into the input's dtype, without accumulation
-  std::uint64_t identity = 0;          // as LinearPlan::identity
-
-  // Codes [experts * N, K] and transposed codes [experts * K, N], and their scale_inv.
-  LinearWeightMemory weight_memory() const { return memory_of(weight); }
-  LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
-  Dtype bias_dtype() const { return ingot::bias_dtype(output_gemm.gemm); }
-  // The f32 values of the weights' maxima that forward's cast can leave for backward's, which then reads the weights
-  // once less: one for each expert (tensorwise) or for each column of each (rowwise). 0 if it has no use for them.
-  std::int64_t weight_amax_count() const;
-  std::optional<ScaleGranularity> weight_amax_granularity() const;
-  // What shares a scale_inv in the codes that the GEMM of grad_input reads, in terms of the weight.
-  ScaleGranularity weight_scale_of_grad_input() const;
-  LinearSavedMemory saved_memory(std::int64_t tokens) const;
-  // Of backward_scratch() only codes, transposed codes and their scale_inv, of grad_output.
-  LinearBackwardScratch grad_output_scratch(std::int64_t tokens, const LinearGradients& wants) const;
-  // observed: for runs whose observer wants values.
-  std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
-  std::size_t backward_scratch(std::int64_t tokens, const LinearGradients& wants) const;
-
-  // Do groups of 128 rows share a scale, so that transposed codes are in slots (CastSpec::experts)?
-  bool in_slots() const { return has_group_scale_inv(grad_weight_gemm.gemm); }
-  // The columns of transposed codes: slots, or placed_tokens().
-  std::int64_t placed_columns(std::int64_t tokens) const;
-  // The tokens that memory has room for: rows of transposed codes begin at multiples of 16 bytes from 64 tokens on.
-  static std::int64_t placed_tokens(std::int64_t tokens) {
-    constexpr std::int64_t kLeast = 64;
-    return tokens > 0 && tokens < kLeast ? kLeast : tokens;
-  }
-
- private:
-  LinearWeightMemory memory_of(const LinearCast& cast) const;
-};
-
-// Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for one that groups do not take, and
-// for numbers of experts and features out of range.
-INGOT_API GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options);
-
-struct ExpertWeightTensors {
-  Tensor weight;  // [experts * N, K], one expert's after another's
-  MemoryRegion into{};
-  Tensor amax{};  // f32[plan.weight_amax_count()], which is written; missing: backward looks for the maxima
-};
 INGOT_API Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend,
                                          const ExpertWeightTensors& tensors, const LinearRun& run);
 
 // Where it writes: its codes as views of `region`.
 INGOT_API Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion& region, Device device);
-
-// T: the rows of all experts.
-struct GroupedLinearForwardTensors {
-  Tensor input;  // [T, K], or [S, K] with a row_index
-  // If given: row r of the experts is row row_index[r] of the input, T = row_index->rows. Scales of the whole input and
-  // of its features are those of all S rows, taken or not. Not with a prologue.
-  std::optional<RowIndex> row_index{};
-  PointwiseTensors prologue_inputs{};  // as LinearForwardTensors has them
-  ExpertEnds ends{};                   // of rows; without a capacity
-  Tensor bias{};                       // [experts, N] of plan.bias_dtype(), dense: if plan.bias
-  Tensor output;                       // [T, N]; rows that no expert has are not written
-  Float8View codes{};
-  LinearSaved* saved = nullptr;  // null: keeps nothing
-  MemoryRegion scratch{};        // plan.forward_scratch(), unless the stream's allocator gives it
-};
-
-struct GroupedLinearBackwardTensors {
-  const LinearSaved* saved = nullptr;
-  ExpertEnds ends{};                            // forward's
-  Tensor grad_output;                           // [T, N], or [S, N] with a grad_output_index
-  std::optional<RowIndex> grad_output_index{};  // likewise, of T rows
-  Tensor grad_input{};  // [T, K], of a prologue's value; rows that no expert has are not written
-  // [experts * N, K], all of which is written: zeros for experts without rows.
-  Tensor grad_weight{};
-  // [experts, N], dense, in a dtype of its own: the sums of each expert's rows of grad_output, 0 of none, in an order
-  // that makes bits repeat (templates/cast/column_sum_experts.cuh).
-  Tensor grad_bias{};
-  bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
-  Tensor weight{};          // if plan.weight_again.any and grad_input is given
-  Tensor weight_amax{};     // then, as cast_expert_weights() wrote it of this weight; the same results without it
-  // Otherwise, for grad_input. If plan.weight_again.any they may be given in place of the weight: `codes` [experts * N,
-  // K], by rows, with the `scale_inv` of that cast, which the call transposes where it would cast.
-  Float8View codes{};
-  MemoryRegion scratch{};  // grouped_linear_backward_scratch()
-};
 
 // The scratch of this call, up to plan.backward_scratch(): less where the codes of plan.weight_again have room in
 // grad_weight, which is written after they are read: it is contiguous and nothing is added to it.
@@ -173,6 +73,7 @@ struct GroupedGradOutput {
   // The largest |value| of each row, f32[tokens], and of each column, f32[N], where they are known already
   // (takes_known_maxima()). The results have the same bits.
   Tensor row_amax{}, column_amax{};
+  LinearScale scale{};  // if plan.is_delayed()
 };
 // sum: [experts, N], as GroupedLinearBackwardTensors::grad_bias.
 INGOT_API void sum_grouped_grad_bias(Backend& backend, const GroupedGradOutput& grad_output, const Tensor& sum,

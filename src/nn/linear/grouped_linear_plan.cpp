@@ -1,4 +1,6 @@
 // The plan of a grouped linear layer, and how much memory its calls need.
+#include "ingot/nn/linear/grouped_linear_plan.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <string>
 
 #include "ingot/codegen/types/spec_hash.h"
-#include "ingot/nn/linear/grouped_linear.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/linear/tensor_checks.h"
 
@@ -19,13 +20,16 @@ namespace {
 std::string fault_of(const LinearConfig& config) {
   const auto fault = [&](const char* why) { return fmt::format("is \"{}\", but {}", print(config), why); };
   int groups = 0;
+  const Scaling scaling = is_float8(config.output) ? config.output.a->scaling : Scaling::dynamic;
   for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
     if (!is_float8(*gemm)) return fault("all three GEMMs of experts must be in FP8");
     for (const Cast& cast : {*gemm->a, *gemm->b}) {
       if (cast.granularity == kRowGroups || cast.granularity == kBlocks) ++groups;
       const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
-      if ((whole || groups != 0) && cast.scaling == Scaling::dynamic) continue;
-      return fault("the scales of experts are dynamic: take tensorwise, rowwise or blockwise");
+      const bool same = cast.scaling == scaling && scaling != Scaling::fixed;
+      if ((whole || groups != 0) && same) continue;
+      return fault(
+          "the scales of experts are all dynamic, or all delayed: take tensorwise, delayed, rowwise or blockwise");
     }
   }
   if (groups != 0 && (groups != 6 || config.grad_weight.b->granularity != kRowGroups)) {
@@ -48,7 +52,8 @@ void check_options(const std::string& subject, const GroupedLinearPlanOptions& o
 
 LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
   if (!casts.codes && !casts.transposed) return {};
-  LinearCast cast{.any = true, .spec = cast_spec(casts, in)};
+  const Cast& one = casts.codes ? *casts.codes : *casts.transposed;
+  LinearCast cast{.any = true, .scaling = one.scaling, .spec = cast_spec(casts, in)};
   cast.spec.stacked = true;
   return cast;
 }
@@ -90,12 +95,11 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
   plan.output_gemm.gemm.bias = plan.bias;
   plan.grad_input_gemm = {.gemm = plan.rows.grad_input_gemm};
   plan.grad_weight_gemm = {.gemm = plan.rows.grad_weight_gemm, .along_k = true};
-  if (plan.in_slots()) {
-    for (LinearCast& cast : plan.rows.input) cast.spec.experts = cast.any && cast.spec.transposed;
-    for (LinearGradOutputCast& order : plan.rows.grad_output) {
-      order.cast.spec.experts = order.cast.any && order.cast.spec.transposed;
-    }
-  }
+  const auto by_expert = [&](LinearCast& cast) {
+    cast.spec.experts = cast.any && (plan.is_delayed() || (plan.in_slots() && cast.spec.transposed));
+  };
+  for (LinearCast& cast : plan.rows.input) by_expert(cast);
+  for (LinearGradOutputCast& order : plan.rows.grad_output) by_expert(order.cast);
   plan.identity = identity_of(plan);
   return plan;
 }
@@ -108,7 +112,7 @@ std::int64_t GroupedLinearPlan::placed_columns(std::int64_t tokens) const {
 std::optional<ScaleGranularity> GroupedLinearPlan::weight_amax_granularity() const {
   const CastSpec& first = weight.spec;
   const CastSpec& again = weight_again.spec;
-  if (!weight.any || !weight_again.any || first.transposed || again.codes) return {};
+  if (!weight.any || !weight_again.any || first.transposed || again.codes || is_delayed()) return {};
   if (first.scale == kTensorwise && again.scale == kTensorwise) return kTensorwise;
   if (first.scale == kRowwise && again.scale == kColumnwise) return kColumnwise;
   return {};
@@ -133,8 +137,23 @@ LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
   return memory;
 }
 
+namespace {
+
+// Gives the scale_inv, which are each expert's, a place at the end of all.
+template <class Memory>
+void place_of_experts(TensorPlace& scale_inv, std::int64_t experts, Memory& memory) {
+  if (!scale_inv.used) return;
+  MemoryPlaces places;
+  places.region(memory.bytes);
+  places.floats(scale_inv, experts);
+  memory.bytes = places.bytes();
+}
+
+}  // namespace
+
 LinearSavedMemory GroupedLinearPlan::saved_memory(std::int64_t tokens) const {
-  const LinearSavedMemory of_rows = rows.saved_memory(placed_tokens(tokens));
+  LinearSavedMemory of_rows = rows.saved_memory(placed_tokens(tokens));
+  if (is_delayed()) place_of_experts(of_rows.input_scale_inv, experts, of_rows);
   const LinearCast& cast = rows.input_of(LinearPass::training);
   if (!in_slots() || !cast.any || !cast.spec.transposed) return of_rows;
   LinearSavedMemory memory;
@@ -145,8 +164,10 @@ LinearSavedMemory GroupedLinearPlan::saved_memory(std::int64_t tokens) const {
   return memory;
 }
 
-std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
-  return rows.forward_scratch(placed_tokens(tokens), pass, observed).bytes;
+LinearForwardScratch GroupedLinearPlan::input_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
+  LinearForwardScratch scratch = rows.forward_scratch(placed_tokens(tokens), pass, observed);
+  if (is_delayed()) place_of_experts(scratch.input_scale_inv, experts, scratch);
+  return scratch;
 }
 
 std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
@@ -155,7 +176,8 @@ std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const Linea
 }
 
 LinearBackwardScratch GroupedLinearPlan::grad_output_scratch(std::int64_t tokens, const LinearGradients& wants) const {
-  const LinearBackwardScratch of_rows = rows.backward_scratch(placed_tokens(tokens), wants);
+  LinearBackwardScratch of_rows = rows.backward_scratch(placed_tokens(tokens), wants);
+  if (is_delayed()) place_of_experts(of_rows.scale_inv, experts, of_rows);
   if (!in_slots()) return of_rows;
   LinearBackwardScratch scratch;
   MemoryPlaces places;

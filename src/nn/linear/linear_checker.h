@@ -173,16 +173,16 @@ class LinearChecker : public ModuleChecker {
     refuse("stream", "belongs to another backend than the layer: make it from the layer's backend");
   }
 
-  // `of`: the tensor that is cast with it.
-  void scale(const char* of, const LinearCast& cast, const LinearScale& scale) const {
+  // `of`: the tensor that is cast with it. count: one for each expert, or one.
+  void scale(const char* of, const LinearCast& cast, const LinearScale& scale, std::int64_t count = 1) const {
     if (!cast.any || cast.scaling == Scaling::dynamic) return;
     const auto check = [&](const char* part, const Tensor& tensor) {
-      if (tensor.data != nullptr && tensor.dtype == Dtype::f32 && tensor.rows == 1 && tensor.cols == 1 &&
+      if (tensor.data != nullptr && tensor.dtype == Dtype::f32 && tensor.rows == 1 && tensor.cols == count &&
           tensor.device == device_) {
         return;
       }
       refuse(fmt::format("scales.{}.{}", of, part).c_str(),
-             fmt::format("is {}, but must be f32[1, 1] on {}: {}", describe(tensor), print(device_),
+             fmt::format("is {}, but must be f32[1, {}] on {}: {}", describe(tensor), count, print(device_),
                          cast.scaling == Scaling::fixed ? "linear_constants() makes fixed scales"
                                                         : "a delayed scale is the caller's"));
     };

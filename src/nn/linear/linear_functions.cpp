@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -21,7 +23,8 @@ void report(const LinearStep& step, const LinearCastNames& names, const CastSpec
   CastEvent event{.layer = step.plan.name,
                   .tensor = names.tensor,
                   .gemms = names.of_codes,
-                  .values = spec.result                                ? tensors.result
+                  .values = has_expert_scales(spec)                    ? Tensor{}  // which rows share one is not known
+                            : spec.result                              ? tensors.result
                             : spec.pointwise.empty() && !spec.gathered ? tensors.input
                                                                        : Tensor{},
                   .codes = tensors.codes,
@@ -231,17 +234,23 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
 
 LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& amax, const MemoryRegion& into,
                            Stream& stream) {
-  if (into.data == nullptr || into.bytes < kStartingScaleBytes) {
+  const std::int64_t count = std::max<std::int64_t>(amax.cols, 1);
+  const std::size_t bytes = kStartingScaleBytes * static_cast<std::size_t>(count);
+  if (into.data == nullptr || into.bytes < bytes) {
     throw Error(ErrorCode::invalid_argument, "starting scale into",
-                fmt::format("has {} bytes, but must have {}", into.bytes, kStartingScaleBytes));
+                fmt::format("has {} bytes, but must have {}", into.bytes, bytes));
   }
   auto* next = static_cast<float*>(into.data);
   const auto make = [&](float value) {
-    backend.device_api().fill(next, value, 1, stream);
-    return vector(next++, Dtype::f32, 1, backend.device());
+    backend.device_api().fill(next, value, count, stream);
+    const Tensor made = vector(next, Dtype::f32, count, backend.device());
+    next += count;
+    return made;
   };
+  Tensor history = make(0);
+  history = matrix(history.data, Dtype::f32, count, 1, history.device);
   const AmaxHistoryTensors slot{.amax = make(0),
-                                .history = make(0),
+                                .history = history,
                                 .scale = make(1),
                                 .limits = make(fp8_max(cast.dtype)),
                                 .pow2 = make(cast.pow2 ? 1.0F : 0.0F)};

@@ -32,8 +32,9 @@ inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
 INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
                                         Stream& stream);
 
-// A delayed scale for `cast`, in separate memory, that starts with the data of its cast. The device writes it, as it
-// does linear_constants(). `amax`: LinearScale::amax. `into` has at least kStartingScaleBytes.
+// A delayed scale for `cast`, in separate memory, that starts with the data of its cast; of experts one for each
+// (grouped_linear.h). The device writes it, as it does linear_constants(). `amax`: LinearScale::amax. `into` has at
+// least kStartingScaleBytes for each.
 inline constexpr std::size_t kStartingScaleBytes = 5 * sizeof(float);
 INGOT_API LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& amax, const MemoryRegion& into,
                                      Stream& stream);

@@ -31,12 +31,12 @@ struct LinearRun {
   Stream* side_for(const LinearGradients& wants) const { return wants.input && wants.weight ? side : nullptr; }
 };
 
-// The scale of a cast whose Scaling is delayed or fixed.
+// The scale of a cast whose Scaling is delayed or fixed. Of experts (grouped_linear.h) one for each: f32[experts].
 struct LinearScale {
   Tensor scale{};  // f32[1], read
   Tensor amax{};   // f32[1], raised to the largest |value|; not for fixed scales
   // For a delayed scale that no step has made yet: it is made just before the cast, from the largest |value| that is
-  // cast, as in dynamic scaling. One slot, with the scale above; starting_scale() makes it.
+  // cast, as in dynamic scaling. One slot, or one for each expert, with the scale above; starting_scale() makes it.
   std::optional<AmaxHistoryTensors> start{};
   AmaxHistorySpec start_spec{};
 };

@@ -97,6 +97,12 @@ int DelayedScaling::add(std::span<const DelayedSlot> slots) {
   return first;
 }
 
+int DelayedScaling::add_experts(const std::string& name, Dtype dtype, int experts, bool pow2) {
+  std::vector<DelayedSlot> slots;
+  for (int e = 0; e < experts; ++e) slots.push_back({fmt::format("{}.{}", name, e), dtype, pow2});
+  return add(slots);
+}
+
 const DelayedScaling::Slot& DelayedScaling::at(int slot) const {
   if (slot < 0 || slot >= size()) {
     refuse(kSubject, fmt::format("there is no slot {}: {} were added, numbered from 0", slot, size()));
@@ -206,6 +212,22 @@ void DelayedScaling::note_started(int slot, const Stream& stream) {
   started.is_new = true;
 }
 
+LinearScale DelayedScaling::scale_of_experts(int first, int experts, const MemoryRegion& into, Stream& stream) {
+  bool starts = false;
+  for (int slot = first; slot < first + experts; ++slot) starts |= needs_start(slot);
+  allocate(stream);
+  const AmaxHistoryTensors all = tensors(first, experts);
+  if (!starts) return {.scale = all.scale, .amax = all.amax};
+  const Slot& one = at(first);
+  LinearScale made = starting_scale(*backend_, {.dtype = one.dtype, .pow2 = one.pow2}, all.amax, into, stream);
+  made.start->known = all.scale;
+  made.start_spec = spec();
+  for (int slot = first; slot < first + experts; ++slot) {
+    slots_[static_cast<std::size_t>(slot)].is_new |= needs_start(slot);
+  }
+  return made;
+}
+
 void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
   prepare_start(slot, stream);
   if (input.empty()) return;
@@ -234,6 +256,7 @@ void DelayedScaling::look_at_new_slots(Stream& stream) {
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].is_new) {
+      slots_[i].has_scale = true;
       slots_[i].missing = is_missing(values[arrays.scale() + i], {&values[arrays.history(i)], arrays.length});
     }
     slots_[i].is_new = false;

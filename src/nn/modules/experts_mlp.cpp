@@ -67,6 +67,13 @@ class ExpertsChecker : public LinearChecker {
     one_set(name, codes.codes, codes.scale_inv, layer.weight.spec, layer.experts * out, in,
             layer.experts * scale_count(layer.weight.spec.scale, out, in));
   }
+  void scale(const char* of, const GroupedLinearPlan& layer, const LinearCast& cast, const LinearScale& scale) const {
+    LinearChecker::scale(of, cast, scale, layer.experts);
+  }
+  void gradient_scale(const char* of, const GroupedLinearPlan& layer, const LinearGradients& wants,
+                      const LinearScales& scales) const {
+    scale(of, layer, layer.rows.grad_output_of(wants).cast, scales.grad_output);
+  }
   void weight(const char* name, const GroupedLinearPlan& layer, const ExpertsBackwardWeight& weight) const {
     const auto [in, out, bias] = layer.rows.shape;
     const std::int64_t maxima = layer.weight_amax_count();
@@ -81,6 +88,7 @@ class ExpertsChecker : public LinearChecker {
                      scales);
     }
     if (layer.weight_again.any) {
+      scale(fmt::format("{}.weight", name).c_str(), layer, layer.weight_again, weight.scale);
       return all({name, &weight.weight}, *layer.rows.dtypes.weight, ", the plan's dtype", layer.experts * out, in,
                  "[experts * out_features, in_features]");
     }
@@ -140,6 +148,8 @@ void check_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMl
   check.disjoint(output, {input, weights, {"routing.tokens", &tokens}, {"routing.rows", &named}});
   const std::int64_t rows = t.routing.tokens.rows;
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  check.scale("up.input", plan.up, plan.up.rows.input_of(pass), t.up_scales.input);
+  check.scale("down.input", plan.down, plan.down.rows.input_of(pass), t.down_scales.input);
   const std::size_t saved = t.saved != nullptr ? plan.saved_memory(rows).bytes : 0;
   const NamedTensor hidden{"hidden", &t.hidden};
   if (t.saved != nullptr) {
@@ -175,6 +185,8 @@ void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsM
     check.hidden(hidden, rows);
     check.weight("down", plan.down, t.down);
   }
+  check.gradient_scale("up.grad_output", plan.up, t.wants.of_up(), t.up_scales);
+  check.gradient_scale("down.grad_output", plan.down, t.wants.of_down(), t.down_scales);
   const NamedTensor grad_up_bias{"grad_up_bias", &t.grad_up_bias};
   if (t.wants.up_bias) {
     check.dtype(grad_up_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
@@ -315,6 +327,7 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
                            .bias = t.up_bias,
                            .output = hidden,
                            .codes = t.up_codes,
+                           .scales = t.up_scales,
                            .saved = keeps ? &up_saved : nullptr,
                            .scratch = of_layer},
                           run);
@@ -329,6 +342,7 @@ void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const Experts
                            .ends = t.routing.ends,
                            .output = outputs,
                            .codes = t.down_codes,
+                           .scales = t.down_scales,
                            .saved = keeps ? &down_saved : nullptr,
                            .scratch = of_layer},
                           run);
@@ -378,6 +392,7 @@ void enqueue_grad_input(const GroupedLinearPlan& layer, Backend& backend, const 
   tensors.weight = weight.weight;
   tensors.weight_amax = weight.weight_amax;
   tensors.codes = weight.codes;
+  tensors.scales.weight = weight.scale;
   multiply_grouped_grad_input(layer, backend, tensors, codes, of_weight, run);
 }
 
@@ -397,7 +412,8 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
                               .index = t.routing.tokens,
                               .wants = t.wants.of_down(),
                               .ends = t.routing.ends,
-                              .codes = of_output},
+                              .codes = of_output,
+                              .scale = t.down_scales.grad_output},
                              run);
   }
   if (!t.wants.reaches_hidden()) return;
@@ -407,7 +423,8 @@ void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const Expert
                                 .wants = t.wants.of_up(),
                                 .ends = t.routing.ends,
                                 .row_amax = scratch.row_amax.in(t.scratch, device),
-                                .column_amax = scratch.column_amax.in(t.scratch, device)};
+                                .column_amax = scratch.column_amax.in(t.scratch, device),
+                                .scale = t.up_scales.grad_output};
   clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
   enqueue_grad_input(plan.down, backend, t.down, t.routing.ends, of_output,
                      part_of(t.scratch, scratch.weight_begin, scratch.weight_bytes), grad_activation, run);

@@ -153,10 +153,12 @@ struct ExpertsRouting {
 struct ExpertsMlpForwardTensors {
   Tensor input;  // [T, K]
   ExpertsRouting routing{};
-  Tensor up_bias{};              // [experts, H or 2 * H] of plan.up.bias_dtype(), dense: if plan.up.bias
-  Tensor output;                 // [T, K]
-  Float8View up_codes{};         // cast_expert_weights() of plan.up
-  Float8View down_codes{};       // and of plan.down
+  Tensor up_bias{};          // [experts, H or 2 * H] of plan.up.bias_dtype(), dense: if plan.up.bias
+  Tensor output;             // [T, K]
+  Float8View up_codes{};     // cast_expert_weights() of plan.up
+  Float8View down_codes{};   // and of plan.down
+  LinearScales up_scales{};  // if delayed: as GroupedLinearForwardTensors::scales
+  LinearScales down_scales{};
   LinearSaved* saved = nullptr;  // of plan.saved_memory(M); null: keeps nothing
   Tensor hidden{};               // [M, H] or [M, 2 * H], dense: written for backward, if there is a `saved`
   MemoryRegion scratch{};        // plan.forward_scratch(M, ...), unless the stream's allocator gives it
@@ -167,6 +169,7 @@ struct ExpertsBackwardWeight {
   Tensor weight{};
   Tensor weight_amax{};
   Float8View codes{};
+  LinearScale scale{};  // if it is delayed and the weight is cast here
 };
 
 struct ExpertsMlpBackwardTensors {
@@ -180,7 +183,9 @@ struct ExpertsMlpBackwardTensors {
   Tensor grad_router{};          // f32[1, M]: of routing.weights; of rows without experts it is unspecified
   Tensor grad_up_bias{};         // [experts, H or 2 * H], dense, as GroupedLinearBackwardTensors::grad_bias
   ExpertsBackwardWeight down{};  // if wants.reaches_hidden()
-  MemoryRegion kept_input{};     // plan.kept_memory(M, wants)
+  LinearScales up_scales{};      // if delayed: those of the gradients of each layer's output
+  LinearScales down_scales{};
+  MemoryRegion kept_input{};  // plan.kept_memory(M, wants)
   MemoryRegion kept_up{};
   MemoryRegion kept_down{};
   MemoryRegion scratch{};  // plan.backward_scratch(M, wants)

@@ -38,7 +38,7 @@ ExpertsMlpCodes place_kept(MemoryPlaces& places, const GroupedLinearPlan& layer,
   }
   const std::int64_t placed = GroupedLinearPlan::placed_tokens(rows);
   places.codes(kept.codes, spec.out, out, placed);
-  places.floats(kept.scale_inv, scale_count(spec.transposed_scale.value_or(spec.scale), placed, out));
+  places.floats(kept.scale_inv, layer.scale_inv_count(spec.transposed_scale.value_or(spec.scale), placed, out));
   return kept;
 }
 
@@ -49,7 +49,7 @@ ExpertsMlpCodes place_codes(MemoryPlaces& places, const GroupedLinearPlan& layer
   const LinearCast& cast = layer.rows.grad_output_of(wants).cast;
   const std::int64_t out = layer.rows.shape.out_features;
   places.codes(made.codes, cast.spec.out, rows, out);
-  if (cast.has_own_scale_inv()) places.floats(made.scale_inv, scale_count(cast.spec.scale, rows, out));
+  if (cast.has_own_scale_inv()) places.floats(made.scale_inv, layer.scale_inv_count(cast.spec.scale, rows, out));
   return made;
 }
 

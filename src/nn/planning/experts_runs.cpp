@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ingot/nn/linear/grouped_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/experts_mlp.h"
 
 namespace ingot {
@@ -33,6 +37,35 @@ class ZeroRouting {
   OwnedTensor indices_, weights_;
 };
 
+// The scales of a layer of all experts that start with its data; none of a config whose scales are dynamic. What runs
+// with scales of earlier steps launches no other kernel.
+class StartingScales {
+ public:
+  StartingScales(const GroupedLinearPlan& plan, const RunResources& resources)
+      : scaling_(resources.backend), experts_(static_cast<int>(plan.experts)), stream_(&resources.stream) {
+    if (!plan.is_delayed()) return;
+    const std::size_t bytes = kStartingScaleBytes * static_cast<std::size_t>(experts_);
+    for (const std::optional<Cast>* const cast : plan.rows.scaling.all()) {
+      scaling_.add_experts(std::to_string(memory_.size()), (*cast)->dtype, experts_);
+      memory_.push_back(resources.zeros.bytes(bytes));
+    }
+  }
+
+  LinearScales all() { return {.input = scale(0), .weight = scale(1), .grad_output = scale(2)}; }
+
+ private:
+  LinearScale scale(std::size_t tensor) {
+    if (memory_.empty()) return {};
+    return scaling_.scale_of_experts(static_cast<int>(tensor) * experts_, experts_, region_of(memory_[tensor]),
+                                     *stream_);
+  }
+
+  DelayedScaling scaling_;
+  int experts_;
+  Stream* stream_;
+  std::vector<OwnedTensor> memory_{};
+};
+
 // The weights of a layer of all experts, and their codes.
 class ExpertWeights {
  public:
@@ -46,10 +79,11 @@ class ExpertWeights {
   const Tensor& values() const { return values_; }
   // Of forward's cast, for backward's; none if backward casts nothing that it would look for maxima of.
   Tensor amax() const { return plan_->weight_amax_count() > 0 ? amax_.view() : Tensor{}; }
-  Float8View cast(bool finds_amax) const {
-    return cast_expert_weights(*plan_, resources_->backend,
-                               {.weight = values_, .into = region_of(codes_), .amax = finds_amax ? amax() : Tensor{}},
-                               {resources_->stream});
+  Float8View cast(bool finds_amax, const LinearScale& scale) const {
+    return cast_expert_weights(
+        *plan_, resources_->backend,
+        {.weight = values_, .into = region_of(codes_), .amax = finds_amax ? amax() : Tensor{}, .scale = scale},
+        {resources_->stream});
   }
 
  private:
@@ -95,6 +129,8 @@ class MlpRun {
         routing_(rows_, of.size.experts, resources),
         up_(plan_.up, of.dtype, resources),
         down_(plan_.down, of.dtype, resources),
+        up_starts_(plan_.up, resources),
+        down_starts_(plan_.down, resources),
         input_(resources.zeros(of.dtype, of.tokens, of.size.features)),
         output_(resources.zeros(of.dtype, of.tokens, of.size.features)),
         up_bias_(bias_of(plan_.up, resources)),
@@ -111,15 +147,23 @@ class MlpRun {
     const OwnedTensor kept_input = resources_.zeros.bytes(keeps.input_bytes);
     const OwnedTensor kept_up = resources_.zeros.bytes(keeps.up_bytes);
     const OwnedTensor kept_down = resources_.zeros.bytes(keeps.down_bytes);
-    const auto weight = [&](const ExpertWeights& of, const Float8View& codes) -> ExpertsBackwardWeight {
-      return {.weight = of.values(), .weight_amax = knows_amax ? of.amax() : Tensor{}, .codes = codes};
+    const auto weight = [&](const ExpertWeights& of, const Float8View& codes,
+                            const LinearScales& scales) -> ExpertsBackwardWeight {
+      return {.weight = of.values(),
+              .weight_amax = knows_amax ? of.amax() : Tensor{},
+              .codes = codes,
+              .scale = scales.weight};
     };
+    const LinearScales of_up = up_starts_.all();
+    const LinearScales of_down = down_starts_.all();
     backward({.saved = &saved_,
               .hidden = hidden_,
               .routing = routing_.routing(),
               .wants = wants,
               .grad_output = {},
-              .down = weight(down_, down_codes_),
+              .down = weight(down_, down_codes_, of_down),
+              .up_scales = of_up,
+              .down_scales = of_down,
               .kept_input = region_of(kept_input),
               .kept_up = region_of(kept_up),
               .kept_down = region_of(kept_down)});
@@ -129,7 +173,7 @@ class MlpRun {
                     .wants = wants,
                     .kept_input = region_of(kept_input),
                     .kept_up = region_of(kept_up),
-                    .up = weight(up_, up_codes_),
+                    .up = weight(up_, up_codes_, of_up),
                     .grad_input = {}});
     for_each_gradient(of_, [&](Dtype dtype, bool accumulate) {
       const OwnedTensor grad_up = gradient_of(plan_.up, dtype, resources_);
@@ -150,8 +194,10 @@ class MlpRun {
 
  private:
   void forward(LinearSaved* saved, bool finds_amax) {
-    up_codes_ = up_.cast(finds_amax);
-    down_codes_ = down_.cast(finds_amax);
+    const LinearScales of_up = up_starts_.all();
+    const LinearScales of_down = down_starts_.all();
+    up_codes_ = up_.cast(finds_amax, of_up.weight);
+    down_codes_ = down_.cast(finds_amax, of_down.weight);
     const LinearPass pass = saved != nullptr ? LinearPass::training : LinearPass::inference;
     const OwnedTensor scratch = resources_.zeros.bytes(plan_.forward_scratch(rows_, pass).bytes);
     experts_mlp_forward(plan_, resources_.backend,
@@ -161,6 +207,8 @@ class MlpRun {
                          .output = output_,
                          .up_codes = up_codes_,
                          .down_codes = down_codes_,
+                         .up_scales = of_up,
+                         .down_scales = of_down,
                          .saved = saved,
                          .hidden = hidden_,
                          .scratch = region_of(scratch)},
@@ -193,6 +241,7 @@ class MlpRun {
   std::int64_t rows_;
   ZeroRouting routing_;
   ExpertWeights up_, down_;
+  StartingScales up_starts_, down_starts_;
   OwnedTensor input_, output_, up_bias_, hidden_, saved_memory_;
   LinearSaved saved_;
   Float8View up_codes_{}, down_codes_{};
@@ -228,6 +277,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
   const std::int64_t rows = of.tokens * of.size.chosen;
   const ZeroRouting routing(rows, plan.experts, resources);
   const ExpertWeights weights(plan, of.dtype, resources);
+  StartingScales starts(plan, resources);
   const OwnedTensor input = resources.zeros(of.dtype, rows, in);
   const OwnedTensor output = resources.zeros(of.dtype, rows, out);
   const OwnedTensor grad_input = resources.zeros(of.dtype, rows, in);
@@ -237,7 +287,8 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
   const OwnedTensor saved_memory = resources.zeros.bytes(plan.saved_memory(rows).bytes);
   LinearSaved saved{.memory = region_of(saved_memory)};
   for (const bool knows_amax : {false, true}) {
-    const Float8View codes = weights.cast(knows_amax);
+    const LinearScales scales = starts.all();
+    const Float8View codes = weights.cast(knows_amax, scales.weight);
     for (LinearSaved* const keeps : {static_cast<LinearSaved*>(nullptr), &saved}) {
       const LinearPass pass = keeps != nullptr ? LinearPass::training : LinearPass::inference;
       const OwnedTensor scratch = resources.zeros.bytes(plan.forward_scratch(rows, pass));
@@ -247,6 +298,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
                               .bias = view_of_bias(plan, experts_bias),
                               .output = output,
                               .codes = codes,
+                              .scales = scales,
                               .saved = keeps,
                               .scratch = region_of(scratch)},
                              {resources.stream});
@@ -258,6 +310,7 @@ void train_layer(const TrainedExperts& of, const GroupedLinearPlan& plan, const 
       backward.grad_weight = grad_weight;
       backward.grad_bias = view_of_bias(plan, accumulate ? grad_bias32 : grad_bias);
       backward.accumulate = accumulate;
+      backward.scales = scales;
       backward.weight = weights.values();
       if (knows_amax) backward.weight_amax = weights.amax();
       backward.codes = codes;
