@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import datetime
 import json
+import math
 import pathlib
 import traceback
 from typing import Callable, Optional
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ingot import Error, float8
 from ingot.nn import (
+    ExpertScales,
     Float8Linear,
     FrozenFloat8Linear,
     GatedMlp,
@@ -31,6 +33,7 @@ from ingot.nn import (
     save_float8_checkpoint,
     sync_amax_history,
 )
+from ingot.torch import LinearOptions, experts_mlp
 from torch_module_cases import sqnr
 
 IN, OUT, TOKENS = 32, 48, 24
@@ -40,13 +43,15 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A module: how it is made of in_features, out_features and a dtype, and what it computes of x with the tensors of
-    its state_dict. `delayed`: its scales have a state."""
+    its state_dict. `delayed`: its scales have a state. `without`: situations of layers, which functions of a program's own
+    module are not in."""
 
     make: Callable[..., torch.nn.Module]
     formula: Callable[[dict, torch.Tensor], object]
     trains: bool = True
     delayed: bool = False
     package: str = "nn"
+    without: tuple[str, ...] = ()
 
 
 def _linear(state, x, name=""):
@@ -104,6 +109,42 @@ def _torchao(config, delayed=False):
     return Kind(make, _linear, delayed=delayed, package="float8")
 
 
+class Experts(torch.nn.Module):
+    """A program's own mixture of experts, whose tokens go to two of three, by their places: functions, and their scales."""
+
+    def __init__(self, n_in, n_out, dtype, device, name):
+        super().__init__()
+        weight = lambda rows, cols: torch.nn.Parameter(
+            torch.nn.init.uniform_(torch.empty(3, rows, cols, dtype=dtype, device=device), -1, 1) / max(cols, 1) ** 0.5
+        )
+        self.gate_up, self.down = weight(2 * n_out, n_in), weight(n_in, n_out)
+        self.options, self.scales = LinearOptions("delayed", name=name), ExpertScales(3, 2, device=device, name=name)
+
+    @staticmethod
+    def routed(rows, device):
+        return (torch.arange(rows, device=device)[:, None] + torch.arange(2, device=device)) % 3
+
+    def forward(self, x):
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        weights = rows.new_tensor([0.75, 0.5]).expand(rows.shape[0], 2)
+        index = self.routed(rows.shape[0], x.device)
+        return experts_mlp(rows, index, weights, self.gate_up, self.down, self.options, delayed=self.scales(x)).view(x.shape)
+
+
+def _experts(state, x):
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    total = torch.zeros_like(rows)
+    for weight, expert in zip((0.75, 0.5), Experts.routed(rows.shape[0], x.device).unbind(1)):
+        of_row = lambda name: state[name][expert]
+        gate, up = (of_row("gate_up") @ rows[..., None])[..., 0].chunk(2, -1)
+        total = total + weight * (of_row("down") @ (F.silu(gate) * up)[..., None])[..., 0]
+    return total.view(x.shape)
+
+
+def _of_experts(n_in=IN, n_out=OUT, dtype=torch.bfloat16, device=None, name="case"):
+    return Experts(n_in, n_out, dtype, device, name)
+
+
 def _quantized(kind, **options):
     def make(n_in=IN, n_out=OUT, dtype=torch.bfloat16, device=None, name="case"):
         if device is not None:
@@ -142,6 +183,10 @@ KINDS = {
     "GatedMlp of parts": Kind(_gated_of_parts, _parts),
     "SharedInputLinears": _shared("rowwise"),
     "SharedInputLinears delayed": _shared("delayed"),
+    "experts delayed": Kind(
+        _of_experts, _experts, delayed=True, package="experts",
+        without=("autocast_with_f32_weights", "exported", "prepared", "optimizer_made_before", "flops_counted", "unclear_inputs"),
+    ),  # fmt: skip
     "float8 tensorwise": _torchao(float8.Float8LinearConfig()),
     "float8 rowwise": _torchao(_RECIPES("rowwise")),
     "float8 rowwise_with_gw_hp": _torchao(_RECIPES("rowwise_with_gw_hp")),

@@ -251,7 +251,7 @@ def sqnr(exact, found):
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
-@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise", "blockwise"])
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise", "delayed", "blockwise"])
 @pytest.mark.parametrize("name", in_ci(lambda name: name in ("Qwen3Moe", "GptOss"), MODELS))
 def test_gradients(name, recipe, device):
     """Near those of high precision; the same bits again, and in a compiled graph."""
@@ -270,7 +270,7 @@ def test_gradients(name, recipe, device):
         return [y.detach(), x.grad, w.grad, *(each.grad.clone() for each in of.parameters())]
 
     exact, found = step(plain, plain), step(module, module)
-    assert all(sqnr(*each) > (18 if recipe == "tensorwise" else 22) for each in zip(exact, found)), [*map(sqnr, exact, found)]
+    assert all(sqnr(*each) > (18 if recipe in ("tensorwise", "delayed") else 22) for each in zip(exact, found)), [*map(sqnr, exact, found)]
     torch._dynamo.reset()  # it stops compiling one function for more than eight modules
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     for again in (step(module, module), step(compiled, module)):
@@ -282,11 +282,12 @@ def test_training(device):
     """A whole model's loss, with checkpointing: it falls as that of the model in high precision."""
     tokens = torch.arange(32, device=device).view(2, 16) * 3
     losses = {}
-    for recipe in (None, "rowwise", "tensorwise", "blockwise"):
+    for recipe in (None, "rowwise", "delayed", "tensorwise", "blockwise"):
         model = model_of("Qwen3Moe").to(device).train()
         names = list(model.state_dict())
         if recipe is not None:
-            assert len(experts.convert_experts_(model, recipe)) == 2 and list(model.state_dict()) == names
+            assert len(experts.convert_experts_(model, recipe)) == 2
+            assert [each for each in model.state_dict() if "ingot_scales.fp8_" not in each] == names
             assert not any("gate_up_proj" in each.name for each in other_weights(model))
             model.gradient_checkpointing_enable()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -296,8 +297,9 @@ def test_training(device):
             loss = model(tokens, labels=tokens).loss
             loss.backward()
             optimizer.step()
+            ingot.nn.sync_amax_history(model)
             losses[recipe].append(loss.item())
-    for recipe in ("rowwise", "tensorwise", "blockwise"):
+    for recipe in ("rowwise", "delayed", "tensorwise", "blockwise"):
         assert losses[recipe][0] == pytest.approx(losses[None][0], rel=0.02)
         assert losses[recipe][-1] < 0.85 * losses[recipe][0] and losses[recipe][-1] == pytest.approx(losses[None][-1], rel=0.05)
     with torch.autocast(device, torch.bfloat16):
@@ -306,6 +308,33 @@ def test_training(device):
     assert loss.item() == pytest.approx(losses["tensorwise"][-1], rel=0.2)
     model.set_experts_implementation("eager")
     assert model(tokens).logits.isfinite().all() and model.config._experts_implementation == "eager"
+
+
+def test_delayed_scales_of_a_model():
+    """In state dicts; gone with another recipe; kept while a model's own implementation computes."""
+    model, tokens = model_of("Mixtral").train(), torch.arange(32).view(2, 16) * 3
+    plain = model.state_dict()
+    experts.convert_experts_(model, "delayed", history_length=4)
+    scales = model.model.layers[0].mlp.experts.ingot_scales
+    assert scales.fp8_amax_history.shape == (2, 3, 6, 4)
+    for _ in range(2):
+        model(tokens, labels=tokens).loss.backward()
+        ingot.nn.sync_amax_history(model)
+    assert (scales.fp8_scale[:, 1] != 1).all()
+    other = model_of("Mixtral").train()
+    experts.convert_experts_(other, "delayed", history_length=4)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(tokens).logits, model(tokens).logits)
+    other.load_state_dict(plain)  # of a model without scales, which start anew
+    assert (other.model.layers[0].mlp.experts.ingot_scales.fp8_scale == 1).all()
+    divided = model.model.layers[1].mlp.experts
+    divided.down_proj = torch.nn.Parameter(divided.down_proj.detach()[:3].clone())
+    with pytest.raises(LinearError, match="has 3 experts, but scales of 6: expert parallelism has divided them, which \"delayed\" does"):
+        model(tokens)
+    for convert in (lambda: experts.convert_experts_(other, "rowwise"), lambda: experts.quantize_experts_(other)):
+        experts.convert_experts_(other, "delayed")
+        convert()
+        assert not any("ingot_scales" in each for each in other.state_dict())
 
 
 def test_gathers_in_float8():
@@ -390,6 +419,13 @@ def test_prepare():
         assert asked(model) < fast and not any("along=k" in line for line in asked(model))
     experts.convert_experts_(model, "tensorwise")
     assert not any("row" in line and line.startswith("grouped") for line in asked(model))
+    experts.convert_experts_(model, "delayed")
+    delayed = asked(model)
+    assert any(line.startswith("cast") and line.endswith("given experts") for line in delayed)
+    assert any(line.startswith("amax_history") for line in delayed)  # of the first steps
+    recorded = recording_of_call(lambda: experts.run_products(model, [200], torch.bfloat16, "delayed"), "h200").splitlines()
+    assert delayed < set(recorded[1:])
+    experts.convert_experts_(model, "tensorwise")
     of_float32 = asked(model.float(), torch.bfloat16)
     assert any(line.startswith("cast f32->e4m3fn") for line in of_float32) and any("->bf16" in line for line in of_float32)
     experts.quantize_experts_(model.bfloat16())
@@ -463,8 +499,8 @@ def test_conversions_messages():
     with pytest.raises(LinearError, match=r"convert_experts_: Linear has no stacked experts, .*convert\(\)'s of ingot.nn"):
         experts.convert_experts_(torch.nn.Linear(2, 2))
     model = model_of("Qwen3Moe")
-    with pytest.raises(LinearError, match="^convert_experts_ recipe: 'delayed' is not one of tensorwise, rowwise, blockwise, which grouped GEMMs take$"):
-        experts.convert_experts_(model, "delayed")
+    with pytest.raises(LinearError, match="^convert_experts_ recipe: 'rowwise_folded' is not one of tensorwise, delayed, rowwise, blockwise, which grouped GEMMs take$"):
+        experts.convert_experts_(model, "rowwise_folded")
     with pytest.raises(LinearError, match="^convert_experts_ fast_gradients: is set, but blockwise sums each 128 of a product separately, by their sc"):
         experts.convert_experts_(model, "blockwise", fast_gradients=True)
     experts.quantize_experts_(model)

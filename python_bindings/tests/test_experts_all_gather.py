@@ -121,7 +121,7 @@ def test_what_is_no_stack_of_experts_is_refused():
     net = nn.Sequential(nn.Linear(4, 4))
     for experts, message in (
         (["0.weight"], r"experts: is a list, expected a function \(name, parameter\) that returns the recipe of a stack"),
-        (lambda name, weight: "delayed", "experts: of 0.weight recipe: 'delayed' is not one of tensorwise, rowwise"),
+        (lambda name, weight: "high_precision", "experts: of 0.weight recipe: 'high_precision' is not one of tensorwise, delayed, rowwise"),
         (of_experts_of("rowwise", "0.weight"), r"experts: takes 0.weight, which is \(4, 4\), expected weights \(experts, N, K\)"),
     ):
         with pytest.raises(LinearError, match=f"float8_all_gather {message}"):

@@ -214,7 +214,7 @@ def test_messages():
         with pytest.raises(LinearError, match=message) as caught:
             convert_grouped_experts_(module)
         assert isinstance(caught.value, ingot.Error) and [type(each) for each in module.modules()] == before
-    with pytest.raises(LinearError, match="^convert_grouped_experts_ recipe: 'delayed' is not one of tensorwise, rowwise, blockwise"):
+    with pytest.raises(LinearError, match='^convert_grouped_experts_ recipe: is "delayed", but expert parallelism gives each rank other experts'):
         convert_grouped_experts_(Block(GroupedExperts()), "delayed")
     with pytest.raises(LinearError, match="^convert_grouped_experts_ model: is a NoneType, expected a torch.nn.Module"):
         convert_grouped_experts_(None)

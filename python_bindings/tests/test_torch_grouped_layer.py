@@ -488,7 +488,7 @@ def test_a_monitor_sees_the_weights():
 
 
 REFUSED = ("high_precision", "rowwise_folded", "rowwise_with_gw_hp")
-TAKEN = "tensorwise, rowwise, blockwise, which grouped GEMMs take"
+TAKEN = "tensorwise, delayed, rowwise, blockwise, which grouped GEMMs take"
 
 
 def test_messages():

@@ -285,8 +285,11 @@ def test_messages():
         prefix + "cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it the whole batch, "
         "which may have any rank, and take its gradients by backward() or torch.autograd.grad()"
     )
-    text = message(lambda: LinearOptions("delayed", name="wq"))
-    assert text.startswith("linear \"wq\" recipe: 'delayed' is not one of high_precision, tensorwise, rowwise")
+    text = message(lambda: LinearOptions("later", name="wq"))
+    assert text.startswith("linear \"wq\" recipe: 'later' is not one of high_precision, tensorwise, rowwise")
+    assert message(lambda: linear(x, w, b, LinearOptions("delayed", name="layers.0.wq"))) == (
+        prefix + 'recipe: is "delayed", whose scales have a state, which a linear layer has in the modules of ingot.nn'
+    )
 
 
 def test_messages_of_operators():

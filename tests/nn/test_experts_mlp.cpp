@@ -216,7 +216,8 @@ BOOST_FIXTURE_TEST_CASE(backward_borrows_what_it_keeps, Fixture) {
 
 // PyTorch's side asks once for each plan, before it knows what a backward wants. So do fake tensors.
 BOOST_FIXTURE_TEST_CASE(what_is_kept_for_a_gradient_depends_on_no_other, Fixture) {
-  for (const LinearConfig& config : {rowwise(), tensorwise(), blockwise()}) {
+  small.experts = 70;  // whose scales have more than the 256 bytes of one
+  for (const LinearConfig& config : {rowwise(), tensorwise(), delayed(), blockwise()}) {
     small.config = config;
     const ExpertsMlpPlan plan = ExpertsMlpRun(small, *backend, stream).plan;
     for (const std::int64_t rows : {0, 26, 128}) {
@@ -236,7 +237,8 @@ BOOST_FIXTURE_TEST_CASE(what_is_kept_for_a_gradient_depends_on_no_other, Fixture
 // Each gradient alone, with weights that are kept and cast again, and forward without what backward needs: the bits of
 // a whole step.
 BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
-  for (const LinearConfig& config : {rowwise(), tensorwise(), casting_weight_again(rowwise()), blockwise()}) {
+  for (const LinearConfig& config :
+       {rowwise(), tensorwise(), delayed(), casting_weight_again(rowwise()), blockwise()}) {
     small.config = config;
     ExpertsMlpRun all(small, *backend, stream);
     all.enqueue();
@@ -251,6 +253,8 @@ BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
     ExpertsMlpForwardTensors tensors = all.forward_tensors();
     const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
     tensors.saved = nullptr;
+    tensors.up_scales = all.scales.of(0);
+    tensors.down_scales = all.scales.of(1);
     tensors.scratch = scratch;
     all.reset();
     experts_mlp_forward(all.plan, *backend, tensors, {stream});

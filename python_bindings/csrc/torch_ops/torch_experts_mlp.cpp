@@ -114,7 +114,8 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   const TorchMatrix router = operand_of(all.tensor<"router_weights">(), {of.subject(), "router_weights"}, device);
   const ExpertsRouting routing = routing_of(of, all, router, device);
   const std::int64_t rows = routing.tokens.rows;
-  const TorchRun run(device, all, rows);
+  TorchCall run(device, all, rows);
+  run.use(delayed_scales(all), 2, of.subject(), plan.up.experts);
   const std::int64_t keep = all.integer<"keep">();
   const bool keeps_saved = (keep & kKeepSaved) != 0;
   const bool leaves = (keep & kKeepCodes) != 0;
@@ -122,7 +123,7 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
   const ExpertsRegions of_left = regions_of(of.left, left.region());
   // Codes that backward reads again are left; others live as long as this call.
   const auto codes_of = [&](const GroupedLinearPlan& layer, const TorchWeight& weight, const char* name,
-                            const MemoryRegion& mine, TorchRegion& passing) {
+                            const LinearScale& scale, const MemoryRegion& mine, TorchRegion& passing) {
     const TensorName named{of.subject(), name};
     if (weight.is_codes()) {
       return float8_experts(layer, WeightReader::output, named, *weight.tensor, *weight.scale_inv, device);
@@ -133,13 +134,17 @@ void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
     return cast_expert_weights(layer, run.backend(),
                                {.weight = values.view,
                                 .into = again || !leaves ? passing.region() : mine,
-                                .amax = again && leaves ? floats_in(mine, device) : Tensor{}},
+                                .amax = again && leaves ? floats_in(mine, device) : Tensor{},
+                                .scale = scale},
                                run.run());
   };
   TorchRegion up_codes, down_codes;
   ExpertsMlpForwardTensors tensors{.input = input.view, .routing = routing, .output = {}};
-  tensors.up_codes = codes_of(plan.up, up_weight_of(all), "up_weight", of_left.up, up_codes);
-  tensors.down_codes = codes_of(plan.down, down_weight_of(all), "down_weight", of_left.down, down_codes);
+  tensors.up_scales = run.scales(plan.up.rows, 0);
+  tensors.down_scales = run.scales(plan.down.rows, 1);
+  tensors.up_codes = codes_of(plan.up, up_weight_of(all), "up_weight", tensors.up_scales.weight, of_left.up, up_codes);
+  tensors.down_codes =
+      codes_of(plan.down, down_weight_of(all), "down_weight", tensors.down_scales.weight, of_left.down, down_codes);
 
   TorchMatrix up_bias;
   if (plan.up.bias) up_bias = operand_of(all.tensor<"up_bias">(), {of.subject(), "up_bias"}, device);
@@ -214,7 +219,8 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
   const TorchMatrix router = operand_of(all.tensor<"router_weights">(), {of.subject(), "router_weights"}, device);
   const ExpertsRouting routing = routing_of(of, all, router, device);
   const std::int64_t rows = routing.tokens.rows;
-  const TorchRun run(device, all, rows);
+  TorchCall run(device, all, rows);
+  run.use(delayed_scales(all), 2, of.subject(), plan.up.experts);
   const LinearSaved saved = saved_without_memory(plan, rows);
   TorchRegion kept_input = wants.input ? TorchRegion(of.kept_input.bytes(rows), device) : TorchRegion();
   TorchRegion kept_up = wants.up_weight ? TorchRegion(of.kept[0].bytes(rows), device) : TorchRegion();
@@ -236,9 +242,12 @@ void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
                                     .grad_router = grad_router.view,
                                     .grad_up_bias = grad_up_bias.view,
                                     .down = down.operand,
+                                    .up_scales = run.scales(plan.up.rows, 0),
+                                    .down_scales = run.scales(plan.down.rows, 1),
                                     .kept_input = kept_input.region(),
                                     .kept_up = kept_up.region(),
                                     .kept_down = kept_down.region()};
+  tensors.down.scale = tensors.down_scales.weight;
   const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
@@ -256,7 +265,8 @@ void input_backward(TorchArgumentsOf<kExpertsMlpInputBackward>& all) {
   const TorchTensor& gradient = all.tensor<"grad_output">();
   const Device device = gradient.device().value_or(Device{});
   const std::int64_t rows = all.tensor<"tokens">().elements();
-  const TorchRun run(device, all, rows);
+  TorchCall run(device, all, rows);
+  run.use(delayed_scales(all), 2, of.subject(), plan.up.experts);
   const LinearSaved saved = saved_without_memory(plan, rows);
   const TorchRegion kept_input =
       left_by_forward(all.tensor<"kept_input">(), of.kept_input.bytes(rows), {of.subject(), "kept_input"}, device);
@@ -278,6 +288,7 @@ void input_backward(TorchArgumentsOf<kExpertsMlpInputBackward>& all) {
       .kept_up = kept_up.region(),
       .up = up.operand,
       .grad_input = grad_input.view};
+  tensors.up.scale = run.scales(plan.up.rows, 0).weight;
   const std::size_t scratch_bytes = plan.input_gradient_scratch(rows).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};

@@ -86,7 +86,9 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
   const TorchMatrix input = input_of(of, tensor);
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
-  const TorchRun run(device, all, tokens);
+  TorchCall run(device, all, tokens);
+  run.use(delayed_scales(all), 1, of.subject(), plan.experts);
+  const LinearScales scales = run.scales(plan.rows);
   const std::int64_t keep = all.integer<"keep">();
   const bool keeps_saved = (keep & kKeepSaved) != 0;
 
@@ -107,7 +109,8 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
       return float8_experts(plan, WeightReader::output, name, given, all.tensor<"weight_scale_inv">(), device);
     }
     weight = operand_of(given, name, device);
-    return cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run());
+    return cast_expert_weights(plan, run.backend(),
+                               {.weight = weight.view, .into = codes.region(), .scale = scales.weight}, run.run());
   };
   TorchMatrix bias;
   if (plan.bias) bias = operand_of(all.tensor<"bias">(), {of.subject(), "bias"}, device);
@@ -117,6 +120,7 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
                                             .bias = bias.view,
                                             .output = output.view,
                                             .codes = weight_codes(),
+                                            .scales = scales,
                                             .saved = keeps_saved ? &saved : nullptr,
                                             .scratch = {scratch.data(), scratch_bytes}};
   grouped_linear_forward(plan, run.backend(), tensors, run.run());
@@ -138,7 +142,8 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
   const TorchMatrix grad_output = matrix_of(gradient, {of.subject(), "grad_output"});
   const Device device = grad_output.view.device;
   const std::int64_t tokens = grad_output.view.rows;
-  const TorchRun run(device, all, tokens);
+  TorchCall run(device, all, tokens);
+  run.use(delayed_scales(all), 1, of.subject(), plan.experts);
   const ExpertEnds ends = ends_of(of, all.tensor<"ends">(), device);
 
   TorchRegion saved_memory, codes;
@@ -161,7 +166,8 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
                                        .grad_input = activates ? grad_values.view : grad_input.view,
                                        .grad_weight = grad_weight.view,
                                        .grad_bias = grad_bias.view,
-                                       .accumulate = wants.weight && main_grad.given()};
+                                       .accumulate = wants.weight && main_grad.given(),
+                                       .scales = run.scales(plan.rows)};
   if (tensors.accumulate) tensors.grad_weight = main_grad_of(plan.rows, main_grad, device);
   TorchMatrix weight;
   if (wants.input && all.tensor<"weight_scale_inv">().given()) {

@@ -68,16 +68,18 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
   return vector;
 }
 
-void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
+void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject, std::int64_t experts) {
   if (!delayed.scale->given()) return;
+  const std::int64_t count = kScalesOfLayer * layers * experts;
   const auto require = [&](const TorchTensor& tensor, const char* name) {
     if (tensor.given() && tensor.is_contiguous() && tensor.dtype() == Dtype::f32 && tensor.device() == device() &&
-        tensor.elements() == kScalesOfLayer * layers) {
+        tensor.elements() == count) {
       return;
     }
     throw Error(ErrorCode::invalid_argument, TensorName{subject, name}.text(),
-                "must be contiguous float32 of " + std::to_string(kScalesOfLayer * layers) +
-                    " elements on the layer's device, for input, weight and grad_output of each layer");
+                "must be contiguous float32 of " + std::to_string(count) +
+                    " elements on the layer's device, for input, weight and grad_output of each layer" +
+                    (experts > 1 ? ", of each expert" : ""));
   };
   require(*delayed.scale, "delayed scale");
   require(*delayed.amax, "delayed amax");
@@ -90,6 +92,7 @@ void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::
                     " sizes from 2 to 9, and another: give a bool, or what a module of ingot.nn gives");
   }
   delayed_ = delayed;
+  experts_ = experts;
 }
 
 std::int64_t TorchCall::starts(std::int64_t layer) const {
@@ -98,10 +101,14 @@ std::int64_t TorchCall::starts(std::int64_t layer) const {
 }
 
 LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at, bool starts) {
-  const Tensor amax = vector(static_cast<float*>(delayed_.amax->data()) + at, Dtype::f32, 1, device());
-  const Tensor scale = vector(static_cast<float*>(delayed_.scale->data()) + at, Dtype::f32, 1, device());
+  const auto one_of = [&](const TorchTensor& tensor) {
+    return vector(static_cast<float*>(tensor.data()) + at * experts_, Dtype::f32, experts_, device());
+  };
+  const Tensor amax = one_of(*delayed_.amax);
+  const Tensor scale = one_of(*delayed_.scale);
   if (!starts) return {.scale = scale, .amax = amax};
-  LinearScale made = starting_scale(backend(), cast, amax, region(kStartingScaleBytes), stream());
+  const std::size_t bytes = kStartingScaleBytes * static_cast<std::size_t>(experts_);
+  LinearScale made = starting_scale(backend(), cast, amax, region(bytes), stream());
   made.start->known = scale;
   return made;
 }

@@ -29,7 +29,8 @@ TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device
 // A vector in the dtype of the input, to which one of f32 (a norm's gamma with a bf16 input) is rounded.
 TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device);
 
-// Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output.
+// Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output;
+// of experts [layers, 3, experts].
 struct TorchDelayedScales {
   const TorchTensor* scale = nullptr;
   const TorchTensor* amax = nullptr;  // is raised to the largest |value| that is cast with each scale
@@ -53,7 +54,8 @@ class TorchCall : public TorchRun {
 
   // For scales(); a call without them has no handles in their places. Throws Error{invalid_argument} for other tensors
   // than TorchDelayedScales says.
-  void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject);
+  // experts: of layers that have a scale for each.
+  void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject, std::int64_t experts = 1);
   // The scales of one of the module's layers, as long as this object: constants, and delayed ones if there are any.
   LinearScales scales(const LinearPlan& plan, std::int64_t layer = 0);
   // May any scale of a layer be made of the call's own data?
@@ -66,6 +68,7 @@ class TorchCall : public TorchRun {
   const MemoryRegion& region(std::size_t bytes) { return regions_.emplace_back(bytes, device()).region(); }
 
   TorchDelayedScales delayed_{};
+  std::int64_t experts_ = 1;
   std::deque<TorchRegion> regions_{};
 };
 

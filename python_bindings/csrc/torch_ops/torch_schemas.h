@@ -240,20 +240,21 @@ inline constexpr TorchSchema kGroupedGemm{
 // weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
 // is given the weight where the plan casts it again, and the input of a plan with an activation. The input of a gated
 // one is (M, 2 K), gate and up. weight_scale_inv: as of a linear layer, (experts, ...); backward then takes the weight
-// of a plan that casts it again. main_grad: float32.
+// of a plan that casts it again. main_grad: float32. scale, starts and amax: of delayed scales, each expert's.
 inline constexpr TorchSchema kGroupedLinearForward{
     .name = "grouped_linear_forward",
     .arguments =
         "Tensor input, Tensor weight, Tensor ends, int plan, int keep, Tensor? weight_scale_inv=None,"
-        " Tensor? bias=None",
-    .results = "Tensor output, Tensor saved, Tensor codes"};
+        " Tensor? bias=None, Tensor? scale=None, Tensor? starts=None",
+    .results = "Tensor output, Tensor saved, Tensor codes",
+    .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kGroupedLinearBackward{
     .name = "grouped_linear_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan,"
-        " int wants, Tensor? weight_scale_inv=None",
+        " int wants, Tensor? weight_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor grad_input, Tensor grad_weight, Tensor grad_bias",
-    .in_place = "Tensor(a!)? main_grad=None"};
+    .in_place = "Tensor(a!)? main_grad=None, Tensor(b!)? amax=None"};
 
 // The MLPs of experts. up_weight: (experts, hidden or 2 * hidden, features), down_weight: (experts, features, hidden).
 // router_weights: float32, one for each row; tokens: int32, the token of each row; rows: int32, the rows of each token,
@@ -265,21 +266,26 @@ inline constexpr TorchSchema kExpertsMlpForward{
     .arguments =
         "Tensor input, Tensor router_weights, Tensor up_weight, Tensor down_weight, Tensor tokens, Tensor rows,"
         " Tensor ends, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None,"
-        " Tensor? up_bias=None",
-    .results = "Tensor output, Tensor hidden, Tensor saved, Tensor codes"};
+        " Tensor? up_bias=None, Tensor? scale=None, Tensor? starts=None",
+    .results = "Tensor output, Tensor hidden, Tensor saved, Tensor codes",
+    .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kExpertsMlpBackward{
     .name = "experts_mlp_backward",
     .arguments =
         "Tensor grad_output, Tensor router_weights, Tensor? down_weight, Tensor tokens, Tensor rows, Tensor ends,"
-        " Tensor? hidden, Tensor? codes, int plan, int wants, Tensor? down_weight_scale_inv=None",
-    .results = "Tensor grad_router, Tensor grad_up_bias, Tensor kept_input, Tensor kept_up, Tensor kept_down"};
+        " Tensor? hidden, Tensor? codes, int plan, int wants, Tensor? down_weight_scale_inv=None,"
+        " Tensor? scale=None, Tensor? starts=None",
+    .results = "Tensor grad_router, Tensor grad_up_bias, Tensor kept_input, Tensor kept_up, Tensor kept_down",
+    .in_place = "Tensor(a!)? amax=None"};
 // With what backward kept, and its `wants`.
 inline constexpr TorchSchema kExpertsMlpInputBackward{
     .name = "experts_mlp_input_backward",
     .arguments =
         "Tensor grad_output, Tensor? up_weight, Tensor tokens, Tensor rows, Tensor ends, Tensor? codes,"
-        " Tensor kept_input, Tensor? kept_up, int plan, int wants, Tensor? up_weight_scale_inv=None",
-    .results = "Tensor grad_input"};
+        " Tensor kept_input, Tensor? kept_up, int plan, int wants, Tensor? up_weight_scale_inv=None,"
+        " Tensor? scale=None, Tensor? starts=None",
+    .results = "Tensor grad_input",
+    .in_place = "Tensor(a!)? amax=None"};
 // Of one of both layers, 0 or 1, likewise: one after the other, so that what the
 // first one read is free when the second one's memory is asked for.
 inline constexpr TorchSchema kExpertsMlpWeightBackward{

@@ -23,12 +23,15 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from ..nn import ExpertScales
+from ..nn._scale_buffers import computing_device
 from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
 from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._gathered_weight import is_gathered
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
+from ..torch._module_calls import DelayedScales, scales_of_layer
 from ..torch._model_weights import is_stack
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
@@ -43,6 +46,7 @@ except ImportError:  # a private name: without it no activation is known, and mo
 
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
+_SCALES = "ingot_scales"  # of the recipe "delayed"
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
@@ -78,12 +82,18 @@ def stacks_to_convert(model: torch.nn.Module, caller: str = "convert_experts_") 
 
 
 def convert_experts_(
-    model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False, fast_math: bool = False
+    model: torch.nn.Module,
+    recipe: str = "rowwise",
+    fast_gradients: bool = False,
+    fast_math: bool = False,
+    history_length: int = 16,
 ) -> List[str]:
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
-    frozen ones get no gradient. recipe: "tensorwise", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
-    and fast_math: as LinearOptions and experts_mlp() have them.
+    frozen ones get no gradient. recipe: "tensorwise", "delayed", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
+    and fast_math: as LinearOptions and experts_mlp() have them. With "delayed" each module gets an ingot.nn.ExpertScales,
+    `ingot_scales`, whose buffers are in its state_dict(), with histories of history_length steps; checkpoints load with and without
+    them, and the training loop has to call ingot.nn.sync_amax_history(model).
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
@@ -93,6 +103,11 @@ def convert_experts_(
     stacks = stacks_to_convert(model)
     check_recipe_of_experts("convert_experts_", recipe, fast_gradients)
     for name, module in stacks.items():
+        module._modules.pop(_SCALES, None)
+        if recipe == "delayed":
+            weight = module.down_proj
+            layers = {"layers": 2, "history_length": history_length, "device": computing_device(weight)}
+            module.add_module(_SCALES, ExpertScales(weight.shape[0], **layers, name=name or type(module).__name__))
         module.ingot_options = LinearOptions(recipe, name or type(module).__name__, fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
         module.ingot_gate = _clamped_gate(module)
@@ -124,6 +139,7 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
     for module in stacks.values():
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
+            module._modules.pop(_SCALES, None)
             if weight is not None:
                 values = weight.detach()
                 rows = values.transpose(1, 2) if module.is_transposed else values
@@ -180,15 +196,33 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
         weights, biases = _operands_of_mlp(self)
         options = getattr(self, "ingot_options", _DEFAULT)
         fast_math = getattr(self, "ingot_fast_math", False)
-        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, *weights, options, fast_math, has_all, biases, fused)
-    first = lambda rows, of_rows, ends: _product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends)
+        delayed = _delayed_scales(self, hidden_states)
+        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, *weights, options, fast_math, has_all, biases, fused, delayed)
+    delayed = _delayed_scales(self, hidden_states)
+    first = lambda rows, of_rows, ends: _product(
+        self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends, delayed=scales_of_layer(delayed, 0)
+    )
 
     def second(hidden, of_rows, ends):
         if activation is None:
             hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
-        return _product(self, "down_proj", hidden, of_rows, ends, activation)
+        return _product(self, "down_proj", hidden, of_rows, ends, activation, scales_of_layer(delayed, 1))
 
     return routed(hidden_states, top_k_index, top_k_weights, experts, first, second, has_all)
+
+
+def _delayed_scales(self, hidden_states: torch.Tensor) -> Optional[DelayedScales]:
+    """Of a module whose recipe is "delayed"."""
+    scales = self._modules.get(_SCALES)
+    if scales is None:
+        return None
+    experts = self.down_proj.shape[0]
+    if scales.experts != experts:
+        raise LinearError(
+            f'experts "{scales.layer_name}": has {experts} experts, but scales of {scales.experts}: expert parallelism has divided them, '
+            'which "delayed" does not take: take "tensorwise"'
+        )
+    return scales(hidden_states)
 
 
 def _activation_of(self) -> Optional[str]:
@@ -243,7 +277,13 @@ def _weight_of(self, name: str) -> torch.Tensor:
 
 
 def _product(
-    self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor, activation: Optional[str] = None
+    self,
+    name: str,
+    rows: torch.Tensor,
+    of_rows: torch.Tensor,
+    ends: torch.Tensor,
+    activation: Optional[str] = None,
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     weight, scale_inv = getattr(self, name), getattr(self, f"{name}_scale_inv", None)
     if is_weight_only(self, name):
@@ -258,7 +298,8 @@ def _product(
     else:
         options = getattr(self, "ingot_options", _DEFAULT)
         bias = getattr(self, f"{name}_bias") if self.has_bias else None
-        return grouped_linear(rows, _weight_of(self, name), ends=ends, options=options, activation=activation, bias=bias)
+        how = {"options": options, "activation": activation, "bias": bias, "delayed": delayed}
+        return grouped_linear(rows, _weight_of(self, name), ends=ends, **how)
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out
@@ -329,6 +370,14 @@ def _run_stack(
             _run_product(kind, tokens)
 
 
+def _scales_to_run(recipe: Optional[str], experts: int, layers: int) -> List[Optional[DelayedScales]]:
+    """Of each state whose steps launch different kernels."""
+    if recipe != "delayed":
+        return [None]
+    sizes = layers, 3, experts
+    return [DelayedScales(torch.ones(sizes), torch.zeros(sizes), starts) for starts in (True, False)]
+
+
 def _run_mlp(kind: _Kind, tokens: Sequence[int]) -> None:
     experts, features, intermediate, chosen, (dtype, of_weights), recipe, (fast_gradients, fast_math), has_bias, activation = kind
     gate_up = torch.empty(experts, 2 * intermediate, features, dtype=of_weights, requires_grad=True)
@@ -339,13 +388,14 @@ def _run_mlp(kind: _Kind, tokens: Sequence[int]) -> None:
         hidden = torch.empty(count, features, dtype=dtype, requires_grad=True)
         weights = torch.empty(count, chosen, dtype=dtype, requires_grad=True)
         index = torch.zeros(count, chosen, dtype=torch.int64)
-        arguments = hidden, index, weights, gate_up, down, options, fast_math, True, tuple(biased), activation
-        with torch.no_grad():
-            mlp_of_rows(*arguments)
-        if torch.is_grad_enabled():
-            output = mlp_of_rows(*arguments)
-            inputs = hidden, weights, gate_up, down, *(each for each in biased if each is not None)
-            torch.autograd.grad(output, inputs, torch.empty_like(output))
+        for delayed in _scales_to_run(recipe, experts, 2):
+            arguments = hidden, index, weights, gate_up, down, options, fast_math, True, tuple(biased), activation, delayed
+            with torch.no_grad():
+                mlp_of_rows(*arguments)
+            if torch.is_grad_enabled():
+                output = mlp_of_rows(*arguments)
+                inputs = hidden, weights, gate_up, down, *(each for each in biased if each is not None)
+                torch.autograd.grad(output, inputs, torch.empty_like(output))
 
 
 def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
@@ -369,12 +419,13 @@ def _run_product(kind: _Kind, tokens: Sequence[int]) -> None:
         input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)
         options = LinearOptions(recipe, "experts", fast_gradients=fast_gradients)
         bias = torch.empty(experts, n, dtype=of_weights, requires_grad=True) if has_bias else None
-        call = lambda: grouped_linear(input, weight, ends=ends, options=options, activation=activation, bias=bias)
-        with torch.no_grad():
-            call()
-        if torch.is_grad_enabled():
-            output, inputs = call(), (input, weight) if bias is None else (input, weight, bias)
-            torch.autograd.grad(output, inputs, torch.empty_like(output))
+        for delayed in _scales_to_run(recipe, experts, 1):
+            how = {"options": options, "activation": activation, "bias": bias, "delayed": delayed}
+            with torch.no_grad():
+                grouped_linear(input, weight, ends=ends, **how)
+            if torch.is_grad_enabled():
+                output, inputs = grouped_linear(input, weight, ends=ends, **how), (input, weight) if bias is None else (input, weight, bias)
+                torch.autograd.grad(output, inputs, torch.empty_like(output))
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)

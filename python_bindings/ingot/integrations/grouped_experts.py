@@ -164,7 +164,7 @@ def convert_grouped_experts_(
 ) -> List[str]:
     """Has the GroupedExperts of a model compute in FP8, forward and backward, in place. Returns their names. They keep their
     parameters, hooks and class, of which theirs is then a subclass, so checkpoints, optimizers, FSDP2 and expert parallelism find
-    what they know; convert before torch.compile(). recipe: "tensorwise", "rowwise" or "blockwise"; another call changes it. fast_gradients: as
+    what they know; convert before torch.compile(). recipe: "tensorwise", "rowwise" or "blockwise", not "delayed"; another call changes it. fast_gradients: as
     LinearOptions has it. filter_fn(module, name) says which. Groups need no padding, and padded ones are taken. Each module's
     forward is run with small experts, to see that it computes what FP8 experts do; trusted=True runs nothing, and takes your word,
     where a module runs with its own sizes alone. Raises LinearError for a model without such modules, and for those that have other
@@ -176,6 +176,11 @@ def convert_grouped_experts_(
             f"{_CALLER} filter_fn: is a {type(filter_fn).__name__}, expected a function (module, name) that says whether to convert it"
         )
     check_recipe_of_experts(_CALLER, recipe, fast_gradients)
+    if recipe == "delayed":
+        raise LinearError(
+            f'{_CALLER} recipe: is "delayed", but expert parallelism gives each rank other experts of such modules, whose scales no '
+            'checkpoint would hold: take "tensorwise"'
+        )
     named = {name: module for name, module in model.named_modules() if is_grouped_experts(module)}
     found = {name: module for name, module in named.items() if filter_fn is None or filter_fn(module, name)}
     if not found:

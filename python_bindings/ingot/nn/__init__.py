@@ -9,6 +9,7 @@ from ._checkpoint import CheckpointReport, load_float8_checkpoint
 from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
 from ._convert import ConvertReport, convert, restore
 from ._delayed import sync_amax_history
+from ._expert_scales import ExpertScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp, Mlp
@@ -21,6 +22,7 @@ from ._weight_only import WeightOnlyLinear
 __all__ = [
     "CheckpointReport",
     "ConvertReport",
+    "ExpertScales",
     "Float8ColwiseParallel",
     "Float8Linear",
     "Float8RowwiseParallel",

@@ -183,6 +183,8 @@ def _gather_again(module: torch.nn.Module, _: Any, key: str, casts: Casts, name:
 def _reason(same: list, users: Dict[torch.nn.Module, str], recomputed: bool) -> str:
     """Why the weight cannot be gathered in FP8, or ""."""
     casts = same[0].casts
+    if casts.delayed and same[0].weight.dim() == 3:
+        return "each of its experts has a delayed scale, and FP8 gathers know one for a whole weight"
     if any(each.is_transposed for each in same):
         return "it is stored as (experts, K, N), and codes of (experts, N, K) are gathered"
     known = {id(each.layer) for each in same if each.weight.dim() == 3}

@@ -3,6 +3,7 @@ saves the pass that finds its own maximum."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
@@ -35,7 +36,7 @@ class KeepsScales(torch.nn.Module):
     Which tensors have a scale is known on the host too, as of the last time that it was looked at: `_starts` has it as
     starts_of() does, for operators and graphs, and `_waits` says whether any has none. ingot.float8's layers keep the same
     in torchao's buffers and step as torchao does; they have their own _make_buffers(), _slots(), _telling(), _missing() and
-    _make_scales(), and names of the buffers."""
+    _make_scales(), and names of the buffers. ExpertScales has a scale for each expert of each tensor, and no parameters."""
 
     _first_buffer, _told_by = "fp8_amax", "fp8_scale"
     _gathers = False  # are weights gathered in FP8?
@@ -66,11 +67,18 @@ class KeepsScales(torch.nn.Module):
 
     # ---- the buffers ----
 
+    def _place(self) -> torch.Tensor:
+        """Whose device the buffers have."""
+        return next(self.parameters())
+
+    def _sizes(self) -> Sequence[int]:
+        return (3,) if self._rows is None else (self._rows, 3)
+
     @torch.inference_mode(False)  # steps write them, also outside of the mode that the module is made in
     def _make_buffers(self) -> None:
-        sizes = (3,) if self._rows is None else (self._rows, 3)
+        sizes = self._sizes()
         # The default dtype may be another one, as it is while transformers makes a model.
-        place = {"dtype": torch.float32, "device": computing_device(next(self.parameters()))}
+        place = {"dtype": torch.float32, "device": computing_device(self._place())}
         self.register_buffer("fp8_amax", torch.zeros(sizes, **place))
         self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, **place))
         self.register_buffer("fp8_scale", torch.ones(sizes, **place))
@@ -136,7 +144,7 @@ class KeepsScales(torch.nn.Module):
         if not torch.compiler.is_compiling():
             self._check_buffers()
         amax = self.fp8_amax
-        if amax.is_meta and not next(self.parameters()).is_meta:
+        if amax.is_meta and not self._place().is_meta:
             self._reset_scales()  # parameters came with a checkpoint that has no scales
             amax = self.fp8_amax
         self._note_run(input)
@@ -196,7 +204,7 @@ class KeepsScales(torch.nn.Module):
     # ---- being moved and loaded ----
 
     def _apply(self, fn, recurse: bool = True):
-        if is_delayed(self) and self._buffers[self._first_buffer].is_meta and not next(self.parameters()).is_meta:
+        if is_delayed(self) and self._buffers[self._first_buffer].is_meta and not self._place().is_meta:
             self._reset_scales()  # parameters came one by one, with a checkpoint that has no scales
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
@@ -242,8 +250,9 @@ class KeepsScales(torch.nn.Module):
         kept = self._of_formats
         if kept is None or kept.device != device or kept.shape[1] != slots:
             kept = torch.zeros(2, slots, dtype=torch.float32, device=device)
+            of_each = math.prod(self._buffers["fp8_amax"].shape[2:])  # of experts, their number
             for at, largest in enumerate(_LARGEST):
-                kept[0, at :: len(_LARGEST)].fill_(largest)
+                kept[0].view(-1, len(_LARGEST), of_each)[:, at].fill_(largest)
             self._of_formats = kept
         return kept
 

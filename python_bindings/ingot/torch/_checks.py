@@ -241,7 +241,7 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
         )
 
 
-RECIPES_OF_EXPERTS = ("tensorwise", "rowwise", "blockwise")  # that grouped GEMMs take
+RECIPES_OF_EXPERTS = ("tensorwise", "delayed", "rowwise", "blockwise")  # that grouped GEMMs take
 
 
 def check_recipe_of_experts(subject: Subject, recipe: str, fast_gradients: bool = False) -> None:

@@ -7,11 +7,12 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
-from ._checks import SubjectOfExperts, check_bias_of_experts, check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, check_bias_of_experts, check_dense, is_transformed, layer_error, refuse, refuse_transforms
 from ._errors import LinearError
 from ._experts_mlp import Rows, run_experts_mlp, stacked
 from ._exported import is_exporting
 from ._grouped_linear import check_options, grouped_linear
+from ._module_calls import DelayedScales
 from ._linear import LinearOptions, in_autocasts_dtype
 from ._operators import HIGH_PRECISION
 
@@ -133,6 +134,7 @@ def mlp_of_rows(
     has_all: bool = True,
     biases: Tuple[Optional[torch.Tensor], Optional[torch.Tensor]] = (None, None),
     activation: str = SWIGLU,
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """experts_mlp() without the checks of shapes; has_all: as routed() has it. biases: of gate_up and of down. gate_up_weight:
     stacked() says what else than (experts, 2 * hidden, K)."""
@@ -142,6 +144,12 @@ def mlp_of_rows(
     if is_transformed(hidden_states, top_k_weights, gate_up_weight, down_weight, *biases, records=True):
         refuse_transforms(SubjectOfExperts("experts", options))
     if _exports():  # an exported program has grouped layers
+        if delayed is not None:  # scales of values that the router's weight is a factor of
+            refuse(
+                SubjectOfExperts("experts", options),
+                'recipe: is "delayed", with which two grouped layers, as an exported program has them, would compute other values: '
+                'export with "tensorwise"',
+            )
         product = lambda rows, at, ends, **how: grouped_linear(
             rows, (stacked(gate_up_weight), down_weight)[at], ends=ends, options=options, bias=biases[at], **how
         )
@@ -156,7 +164,7 @@ def mlp_of_rows(
     rows = Rows((order // top_k_index.shape[1]).to(torch.int32), of_tokens, ends)
     by_row = _Permute.apply(weights.reshape(-1).float(), order, inverse)
     input = in_autocasts_dtype(hidden_states)
-    arguments = input, by_row, gate_up_weight, down_weight, rows, options, activation, fast_math, has_all, biases[0]
+    arguments = input, by_row, gate_up_weight, down_weight, rows, options, activation, fast_math, has_all, biases[0], delayed
     finished = lambda output: _with_down_bias(output, top_k_index, weights, biases[1]).to(hidden_states.dtype)
     if torch.compiler.is_compiling():
         return finished(run_experts_mlp(*arguments))
@@ -190,6 +198,7 @@ def experts_mlp(
     gate_up_bias: Optional[torch.Tensor] = None,
     down_bias: Optional[torch.Tensor] = None,
     activation: str = SWIGLU,
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """The gated MLP of each token's experts, in FP8: the sum over k of top_k_weights[:, k] * ((silu(gate) * up) @ down[e].T +
     down_bias[e]), where gate and up are the halves of hidden_states @ gate_up[e].T + gate_up_bias[e] and e is top_k_index[:, k].
@@ -197,13 +206,14 @@ def experts_mlp(
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
     2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns
-    (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise", "rowwise" or "blockwise",
-    keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
+    (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise", "delayed", "rowwise" or
+    "blockwise", keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
     activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last; on the CPU neither of the two fast
     ones changes anything. gate_up_bias (experts, 2 * intermediate) and down_bias (experts, hidden): of each expert, or none; the
     first is added within the product and rounded as grouped_linear() has it, the second by a product of the router's weights of
     all experts and the biases, which is another kernel. activation: an expression of x, the gate, and up (docs/pointwise.md), such
-    as gpt-oss's. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden
+    as gpt-oss's. delayed: of the recipe "delayed", the scales of gate_up's and of down's experts, (2, 3, experts), which an
+    ingot.nn.ExpertScales keeps. A weight's main_grad is float32 of its shape. Runs on the CPU and on Hopper's GPUs, there with hidden
     and intermediate sizes that are multiples of 16. Raises LinearError."""
     operands = {"hidden_states": hidden_states, "top_k_index": top_k_index, "top_k_weights": top_k_weights}
     for name, operand in {**operands, "gate_up_weight": gate_up_weight, "down_weight": down_weight}.items():
@@ -238,4 +248,4 @@ def experts_mlp(
     if not isinstance(activation, str) or "up" not in activation:
         raise LinearError(f"experts_mlp activation: is {activation!r}, expected an expression of x and up, such as {SWIGLU!r}")
     operands = hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight
-    return mlp_of_rows(*operands, options, fast_math, True, (gate_up_bias, down_bias), activation)
+    return mlp_of_rows(*operands, options, fast_math, True, (gate_up_bias, down_bias), activation, delayed)

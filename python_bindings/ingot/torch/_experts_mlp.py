@@ -18,6 +18,7 @@ from ._gathered_weight import is_gathered
 from ._grouped_layer import bias_dtype_of
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
+from ._module_calls import DelayedScales, note_scales, refuse_batched_gradients, scales_of_backward, state_of_call
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
 
 _UP, _DOWN = of_layer(ops.WEIGHT, 0), of_layer(ops.WEIGHT, 1)
@@ -142,7 +143,9 @@ class _ExpertsMlp(torch.autograd.Function):
     of codes, 4 * hidden of that output. In 16 bits they would be 2 * M * (features + 3 * hidden)."""
 
     @staticmethod
-    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad, up_bias):
+    def forward(
+        ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, up_main_grad, down_main_grad, up_bias, *state
+    ):
         needs = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[12])
         reaches_hidden = any(needs[:3]) or needs[4]
         index = tokens, rows, ends
@@ -150,7 +153,8 @@ class _ExpertsMlp(torch.autograd.Function):
         leaves = reaches_hidden and not (reads_weight and (is_gathered(up) or is_gathered(down) or _frees_weights()))
         keep = (ops.KEEP_CODES if leaves else 0) | (ops.KEEP_SAVED if any(needs) else 0)
         operands = input, router_weights, stacked(up), down, *index
-        output, hidden, saved, codes = torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
+        output, hidden, saved, codes = _forward(operands, plan, keep, up_bias, *state)
+        note_scales(ctx, reads_weight, *state)
         ctx.name, ctx.plan, ctx.wants, ctx.pairs = name, plan, _wants_of(needs), up.dim() == 4
         # When the second gradient is made, both are there, and what it reads: the less of both.
         ctx.order = (0, 1) if up.shape[-2] * (2 if ctx.pairs else 1) >= down.shape[1] else (1, 0)
@@ -166,7 +170,7 @@ class _ExpertsMlp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative_of_experts("experts", ctx.name)
+            refuse_second_derivative_of_experts("experts", ctx.name or "experts")
         wants, main_grads = ctx.wants, list(ctx.main_grads)
         for at, bit in enumerate((_UP, _DOWN)):
             if main_grads[at] is None:
@@ -187,7 +191,15 @@ class _ExpertsMlp(torch.autograd.Function):
                 gradients[2 + at] = dummy_gradient(None if ctx.weights is None else ctx.weights[at])
         if gradients[2] is not None and ctx.pairs:
             gradients[2] = gradients[2].unflatten(1, (2, -1))
-        return *gradients[:4], *(None,) * 8, gradients[4]
+        return *gradients[:4], *(None,) * 8, gradients[4], None, None, None
+
+
+def _forward(operands, plan: int, keep: int, up_bias, scale, amax, starts):
+    """Output, the first layer's output, saved memory and codes. scale: None, or that of DelayedScales."""
+    if scale is None:
+        return torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
+    delayed = {"scale": scale, "starts": starts, "amax": amax}
+    return torch.ops.ingot.experts_mlp_forward.in_place(*operands, plan, keep, up_bias=up_bias, **delayed)
 
 
 def _gradients(ctx, grad_output, main_grads, wants):
@@ -196,14 +208,21 @@ def _gradients(ctx, grad_output, main_grads, wants):
     hidden, saved, codes, router_weights, up, down, *index = ctx.saved_tensors
     if not torch.compiler.is_compiling():
         ctx.maybe_clear_saved_tensors()
-    backward = torch.ops.ingot.experts_mlp_backward.default
-    of_router, of_bias, kept_input, *kept = backward(grad_output, router_weights, down, *index, hidden, codes, ctx.plan, wants)
-    del hidden
+    delayed = {}
+    if ctx.scale is not None:
+        refuse_batched_gradients(f'experts "{ctx.name}"', grad_output)
+        delayed = scales_of_backward(ctx)
+    operator = torch.ops.ingot.experts_mlp_backward
+    backward = operator.in_place if delayed else operator.default
+    operands = grad_output, router_weights, down, *index, hidden, codes, ctx.plan, wants
+    of_router, of_bias, kept_input, *kept = backward(*operands, **delayed)
+    del operands, hidden
     of_input, of_weights = None, [None, None]
     if kept_input is not None:
         up = None if up is None else stacked(up)  # such a copy is not kept
         arguments = grad_output, up, *index, codes, kept_input, kept[0], ctx.plan, wants
-        of_input = torch.ops.ingot.experts_mlp_input_backward.default(*arguments)
+        operator = torch.ops.ingot.experts_mlp_input_backward
+        of_input = operator.in_place(*arguments, **delayed) if delayed else operator.default(*arguments)
         del arguments
     del kept_input, codes, up, down
     for layer in ctx.order:
@@ -243,11 +262,13 @@ def run_experts_mlp(
     fast_math: bool,
     all_have_experts: bool,
     up_bias: Optional[torch.Tensor] = None,
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """experts_mlp() of (tokens, features) in high precision, without biases of `down`. up: as stacked() takes it. router_weights:
     float32 (M,), of each row. Rows from the last end on, unless all_have_experts, are no expert's, and no token has them."""
     subject = SubjectOfExperts("experts", options)
     check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
+    state = state_of_call(subject, options.recipe, input, delayed)
     main_grads = (
         main_grad_of_experts(up, subject, "gate_up_weight "),
         main_grad_of_experts(down, subject, "down_weight "),
@@ -268,6 +289,7 @@ def run_experts_mlp(
     else:
         plan, reads_weight = _PLANS.plan(options.name, options.recipe, sizes, *rest)
     if not torch.is_grad_enabled():
-        operands = input, router_weights, stacked(up), down
-        return torch.ops.ingot.experts_mlp_forward.default(*operands, *rows, plan, 0, up_bias=up_bias)[0]
-    return _ExpertsMlp.apply(input, router_weights, up, down, *rows, options.name, plan, reads_weight, *main_grads, up_bias)
+        return _forward((input, router_weights, stacked(up), down, *rows), plan, 0, up_bias, *state)[0]
+    name = None if torch.compiler.is_compiling() else options.name  # which a compiler would guard: equal layers share a graph
+    arguments = input, router_weights, up, down, *rows, name, plan, reads_weight, *main_grads, up_bias
+    return _ExpertsMlp.apply(*arguments, *state)

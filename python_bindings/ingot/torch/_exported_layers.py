@@ -108,7 +108,11 @@ def _gated_linear(facts: Dict[str, Any]) -> Callable:
 def _grouped_linear(facts: Dict[str, Any]) -> Callable:
     chosen = (facts[each] for each in ("recipe", "name", "keep_weight_codes"))
     options = LinearOptions(*chosen, fast_gradients=facts.get("fast_gradients", False))  # which older programs do not have
-    return lambda input, weight, ends, bias=None: [run_grouped_layer(input, weight, ends, options, facts["activation"], bias)]
+
+    def run(input, weight, ends, bias=None, *state):
+        return [run_grouped_layer(input, weight, ends, options, facts["activation"], bias, _delayed(state) if state else None)]
+
+    return run
 
 
 def _scaled(facts: Dict[str, Any]) -> Callable:

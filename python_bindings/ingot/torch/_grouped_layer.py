@@ -17,6 +17,7 @@ from ._exported import export_layer, is_exporting
 from ._gathered_weight import is_gathered
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
+from ._module_calls import DelayedScales, note_scales, refuse_batched_gradients, scales_of_backward, state_of_call
 from ._schemas import ASKS_ENGINE, fake, flops
 
 
@@ -91,10 +92,11 @@ class _GroupedLinear(torch.autograd.Function):
     """Forward keeps codes of its operands for backward, not the operands; the weight where it is cast again."""
 
     @staticmethod
-    def forward(ctx, input, weight, ends, name, plan, reads_weight, reads_input, main_grad, bias):
+    def forward(ctx, input, weight, ends, name, plan, reads_weight, reads_input, main_grad, bias, *state):
         needs = ctx.needs_input_grad
         keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
-        output, saved, codes = torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, keep, bias=bias)
+        output, saved, codes = _forward((input, weight, ends), plan, keep, bias, *state)
+        note_scales(ctx, reads_weight, *state)
         ctx.name, ctx.plan, ctx.wants = name, plan, wants_of((*needs[:2], needs[8]))
         ctx.main_grad = main_grad  # not saved as autograd does: accumulation changes it before backward
         ctx.weight = None if main_grad is None or torch.compiler.is_compiling() else weight
@@ -110,7 +112,7 @@ class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative_of_experts("grouped linear", ctx.name)
+            refuse_second_derivative_of_experts("grouped linear", ctx.name or "experts")
         wants, main_grad = ctx.wants, ctx.main_grad
         if main_grad is not None:
             asks = asks_for(ctx, 1, ctx.weight)
@@ -126,17 +128,29 @@ class _GroupedLinear(torch.autograd.Function):
             raise from_operator(error) from None
         if main_grad is not None and wants & ops.WEIGHT:
             grad_weight = dummy_gradient(ctx.weight)
-        return grad_input, grad_weight, *(None,) * 6, grad_bias
+        return grad_input, grad_weight, *(None,) * 6, grad_bias, None, None, None
+
+
+def _forward(operands, plan: int, keep: int, bias, scale, amax, starts):
+    """Output, saved memory and codes. scale: None, or that of DelayedScales."""
+    if scale is None:
+        return torch.ops.ingot.grouped_linear_forward.default(*operands, plan, keep, bias=bias)
+    delayed = {"scale": scale, "starts": starts, "amax": amax}
+    return torch.ops.ingot.grouped_linear_forward.in_place(*operands, plan, keep, bias=bias, **delayed)
 
 
 def _gradients(ctx, grad_output, main_grad, wants):
     saved, codes, weight, ends, input = ctx.saved_tensors
     arguments = grad_output, input, weight, ends, saved, codes, ctx.plan
-    if main_grad is None:
+    if main_grad is None and ctx.scale is None:
         return torch.ops.ingot.grouped_linear_backward.default(*arguments, wants)
-    if torch.compiler.is_compiling():
+    written = {} if main_grad is None else {"main_grad": main_grad}
+    if main_grad is not None and torch.compiler.is_compiling():
         wants |= ASKS_ENGINE
-    return torch.ops.ingot.grouped_linear_backward.in_place(*arguments, wants, main_grad=main_grad)
+    if ctx.scale is not None:
+        refuse_batched_gradients(f'grouped linear "{ctx.name}"', grad_output)
+        written.update(scales_of_backward(ctx))
+    return torch.ops.ingot.grouped_linear_backward.in_place(*arguments, wants, **written)
 
 
 def run_grouped_layer(
@@ -146,14 +160,17 @@ def run_grouped_layer(
     options: LinearOptions,
     activation: Optional[str] = None,
     bias: Optional[torch.Tensor] = None,
+    delayed: Optional[DelayedScales] = None,
 ):
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
     input, an expression of x, or of x and up; then the input is (M, 2 K), x and up. bias: (experts, N)."""
     subject = SubjectOfExperts("grouped linear", options)
     check_recipe_of_experts(subject, options.recipe, options.fast_gradients)
+    state = state_of_call(subject, options.recipe, input, delayed)
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
-        operands = (input, weight, ends) if bias is None else (input, weight, ends, bias)
+        operands = (input, weight, ends) if bias is None and delayed is None else (input, weight, ends, bias)
+        operands += () if delayed is None else tuple(state)
         return export_layer("grouped_linear", operands, activation=activation, **facts)[0]
     if bias is not None:  # rounded as the GEMM adds it
         bias = bias.to(bias_dtype_of(input.dtype)).contiguous()
@@ -168,5 +185,7 @@ def run_grouped_layer(
     else:
         plan, reads_weight = _PLANS.plan(options.name, options.recipe, tuple(weight.shape), *rest)
     if not torch.is_grad_enabled():
-        return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0, bias=bias)[0]
-    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, activation is not None, main_grad, bias)
+        return _forward((input, weight, ends), plan, 0, bias, *state)[0]
+    name = None if torch.compiler.is_compiling() else options.name  # which a compiler would guard: equal layers share a graph
+    arguments = input, weight, ends, name, plan, reads_weight, activation is not None, main_grad, bias
+    return _GroupedLinear.apply(*arguments, *state)

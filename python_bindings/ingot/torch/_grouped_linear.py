@@ -13,6 +13,7 @@ from ._exported import is_exporting
 from ._frozen_experts import multiply, run_frozen_experts, scale_of
 from ._grouped_layer import run_grouped_layer
 from ._linear import LinearOptions, in_autocasts_dtype
+from ._module_calls import DelayedScales
 from ._operators import HIGH_PRECISION
 from ._quantize_operators import OUTPUTS
 from ._schemas import fake
@@ -66,7 +67,14 @@ def _records(operands: Dict[str, torch.Tensor], options: LinearOptions) -> bool:
 
 
 def _trained(
-    input, weight, ends, others: Dict[str, object], options: LinearOptions, activation: Optional[str], bias: Optional[torch.Tensor]
+    input,
+    weight,
+    ends,
+    others: Dict[str, object],
+    options: LinearOptions,
+    activation: Optional[str],
+    bias: Optional[torch.Tensor],
+    delayed: Optional[DelayedScales],
 ) -> torch.Tensor:
     """others: what only FP8 weights take."""
     for name, given in others.items():
@@ -93,9 +101,9 @@ def _trained(
         refuse_transforms(SubjectOfExperts("grouped linear", options))
     input = in_autocasts_dtype(input)
     if torch.compiler.is_compiling():
-        return run_grouped_layer(input, weight, ends, options, activation, bias)
+        return run_grouped_layer(input, weight, ends, options, activation, bias, delayed)
     try:
-        return run_grouped_layer(input, weight, ends, options, activation, bias)
+        return run_grouped_layer(input, weight, ends, options, activation, bias, delayed)
     except RuntimeError as error:
         raise layer_error(error, SubjectOfExperts("grouped linear", options).subject) from None
 
@@ -151,6 +159,7 @@ def grouped_linear(
     options: LinearOptions = LinearOptions(name="experts"),
     activation: Optional[str] = None,
     bias: Optional[torch.Tensor] = None,
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
@@ -169,11 +178,12 @@ def grouped_linear(
     the input's, and bfloat16 for codes.
 
     A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
-    its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise", "rowwise" or
+    its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise", "delayed", "rowwise" or
     "blockwise", its name and keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under autocast, and the
     output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
     experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; blockwise,
-    each 128 rows of an expert have their own. Those of the output and of the input's gradient that no expert has are not written. The weights of experts without rows get zeros. activation: an
+    each 128 rows of an expert have their own, and delayed, each expert's rows. delayed: of that recipe, its scales, (1, 3, experts),
+    which an ingot.nn.ExpertScales keeps. Those of the output and of the input's gradient that no expert has are not written. The weights of experts without rows get zeros. activation: an
     expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
     (M, 2 * K), x and then up. Backward keeps such an input. bias: (experts, N) in high precision, of each expert, which the output's
     GEMM adds, rounded to the output's dtype (to bfloat16 for float32); its gradient is each expert's sum over its rows of the
@@ -195,7 +205,9 @@ def grouped_linear(
     rows = rows_of_experts("grouped_linear", input, ends, counts)
     if weight.dtype in HIGH_PRECISION:
         others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
-        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation, bias)
+        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation, bias, delayed)
+    if delayed is not None:
+        raise LinearError("grouped_linear delayed: is given, but FP8 weights take none, as they do not train: leave it out")
     if bias is not None:
         raise LinearError("grouped_linear bias: is given, but FP8 weights take none: add each expert's to its rows of the output")
     if activation is not None:

@@ -37,11 +37,10 @@ def in_autocasts_dtype(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_recipe(subject: str, recipe: str) -> None:
-    if recipe not in RECIPES:
+    if recipe not in RECIPES and recipe != "delayed":
         refuse(
             subject,
-            f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}; delayed scales have a state, which the modules of "
-            "ingot.nn keep",
+            f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}, and for experts delayed",
         )
 
 
@@ -77,7 +76,8 @@ def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: b
 class LinearOptions(ops.HoldsPlans):
     """How linear() computes.
 
-    recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md).
+    recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md); for experts also
+    "delayed".
     name: the layer's name in messages.
     keep_weight_codes: forward keeps the weight's FP8 codes for backward, 2 bytes for each of its elements. False: it
     keeps none, and backward casts the weight again, which must not have changed since: experts_mlp() keeps the maxima of
@@ -271,6 +271,8 @@ def linear(
     input = in_autocasts_dtype(input)
     if options.fast_gradients:
         refuse(options, "fast_gradients: is for experts: a linear layer has it by ingot.float8 and torchao's config")
+    if options.recipe == "delayed":
+        refuse(options, 'recipe: is "delayed", whose scales have a state, which a linear layer has in the modules of ingot.nn')
     if options.recipe == "high_precision":
         weight = converted(weight, input.dtype)
     again = is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, input.requires_grad)

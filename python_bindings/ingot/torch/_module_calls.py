@@ -56,7 +56,7 @@ class DelayedScales(NamedTuple):
 
     scale: FP8_MAX divided by a maximum of earlier steps; amax: raised by a call to the largest |value| that it casts,
     backward included. Both float32 (layers, 3), contiguous, on the layers' device, for input, weight and grad_output of
-    each layer; layers that share an input cast it with the first one's. starts: scales may be missing, which is what a
+    each layer; layers that share an input cast it with the first one's; of experts (layers, 3, experts). starts: scales may be missing, which is what a
     scale of 1 says: such a tensor is cast with the scale of its own maximum, as dynamic scaling does. This is decided on
     the device, and takes a pass that finds the maximum, so it is for the steps before every tensor has a scale. ingot.nn's
     modules give the tensor of ingot.torch._module_operators.starts_of() for it, which says so of each.
@@ -154,7 +154,7 @@ class _Module(torch.autograd.Function):
         outputs, saved = _forward(family, tensors, plan, keep, *state)
         ctx.name, ctx.plan, ctx.wants, ctx.subject = name, plan, wants, subject
         note_main_grads(ctx, tensors, family.weights, main_grads)
-        note_scales(ctx, reads, *state)
+        note_scales(ctx, bool(reads_weight), *state)
         input, second = tensors[:2]
         if family.has_norm:
             reads_input = of_input and reads & ops.READS_INPUT_FOR_INPUT
@@ -189,8 +189,24 @@ def _forward(family: ops.Family, tensors, plan: int, keep: int, scale, amax, sta
     return results if family.outputs == 1 else (tuple(results[: 2 if tensors[-2] is None else 3]), results[-1])
 
 
-def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
-    """What an operator takes of delayed scales: scale, amax, starts."""
+def scales_of_layer(delayed: Optional[DelayedScales], at: int) -> Optional[DelayedScales]:
+    """Of several layers of experts, those of one."""
+    if delayed is None:
+        return None
+    starts = delayed.starts
+    if isinstance(starts, torch.Tensor):  # whose sizes say it
+        for other in reversed(range(starts.dim() - 1)):
+            starts = starts if other == at else starts.select(other, 0)
+    return DelayedScales(delayed.scale[at : at + 1], delayed.amax[at : at + 1], starts)
+
+
+def state_of_call(subject: Subject, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
+    """What an operator takes of delayed scales: scale, amax, starts. A forward without gradients notes no maxima."""
+    scale, amax, starts = _state_of(subject, recipe, input, delayed)
+    return scale, amax if scale is None or torch.is_grad_enabled() else torch.zeros_like(amax), starts
+
+
+def _state_of(subject: Subject, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
     if recipe != "delayed":
         if delayed is not None:
             refuse(subject, f'delayed: is given, but the recipe is {recipe}, whose scales have no state: omit it')
@@ -206,7 +222,7 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
             refuse_places(subject, input, **{f"delayed {name}": tensor})
     if isinstance(delayed.starts, torch.Tensor):
         return delayed
-    layers = delayed.scale.numel() // 3
+    layers = delayed.scale.shape[0] if delayed.scale.dim() == 3 else delayed.scale.numel() // 3
     return delayed._replace(starts=ops.starts_of((7 if delayed.starts else 0,) * layers, input.device))
 
 
@@ -245,9 +261,7 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
     fixed = (options.recipe, options._activation, options._norm)
     # A compiler would guard the names: equal modules share a graph.
     subject = options._subject if compiling else options.subject
-    state = _state_of(subject, options.recipe, input, delayed)
-    if delayed is not None and not records:
-        state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
+    state = state_of_call(subject, options.recipe, input, delayed)
     key = (gamma is not None, input.dtype, trains_weight and records, tuple(of_layers), again)
     if compiling:
         if is_exporting():
@@ -277,18 +291,21 @@ def _export(family: str, options, tensors, state):
     return results[0] if family != "shared_linear" else tuple(results)
 
 
-def note_scales(ctx, reads: int, scale, amax, starts) -> None:
-    """For gradients(): delayed scales, or None in their places."""
+def note_scales(ctx, reads_weight: bool, scale, amax, starts) -> None:
+    """For scales_of_backward(): delayed scales, or None in their places."""
     # Not saved as autograd does: later forwards and steps write them.
     ctx.scale, ctx.amax, ctx.starts = scale, amax, starts
     # The weight is cast again with the scale that it had.
-    ctx.old_scale = scale.clone() if scale is not None and reads & ops.READS_WEIGHT else None
+    ctx.old_scale = scale.clone() if scale is not None and reads_weight else None
 
 
-def _scale_of_backward(ctx) -> torch.Tensor:
-    if ctx.old_scale is None:
-        return ctx.scale
-    return torch.cat((ctx.old_scale[..., :2], ctx.scale[..., 2:]), dim=-1)
+def scales_of_backward(ctx) -> dict:
+    """What a backward's operator takes of the delayed scales that its forward has noted."""
+    scale = ctx.scale
+    if ctx.old_scale is not None:
+        at = 1 if scale.dim() == 3 else -1  # of experts, or the last dimension
+        scale = torch.cat((ctx.old_scale.narrow(at, 0, 2), scale.narrow(at, 2, 1)), at)
+    return {"scale": scale, "starts": ctx.starts, "amax": ctx.amax}
 
 
 def note_main_grads(ctx, tensors, weights: dict[int, ops.Weight], main_grads) -> None:
@@ -328,7 +345,7 @@ def gradients(ctx, family: ops.Family, arguments):
     written = {weight.main_grad: each for weight, each in zip(weights.values(), of_weights)}
     if ctx.scale is not None:
         refuse_batched_gradients(ctx.subject, arguments[0])
-        written.update(scale=_scale_of_backward(ctx), starts=ctx.starts, amax=ctx.amax)
+        written.update(scales_of_backward(ctx))
     grads = list(called(ctx.subject, operators.backward_in_place, *arguments, ctx.plan, wants, **written))
     for at, (place, main_grad) in enumerate(zip(weights, of_weights)):
         if main_grad is not None:

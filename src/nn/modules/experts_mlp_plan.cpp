@@ -132,9 +132,12 @@ ExpertsMlpKeptMemory ExpertsMlpPlan::kept_memory(std::int64_t rows, const Expert
   ExpertsMlpKeptMemory memory;
   MemoryPlaces of_input, of_up, of_down;
   if (wants.input) memory.input = place_codes(of_input, up, rows, wants.of_up());
-  // With the transposed codes they share one scale_inv. It has room here too: callers know these bytes, but not always
-  // what else is wanted.
-  if (wants.input && !memory.input.scale_inv.used) of_input.region(sizeof(float));
+  // Tensorwise, they share a scale_inv with the transposed codes. It has room here too: callers know these bytes, but
+  // not always what else is wanted.
+  if (wants.input && !memory.input.scale_inv.used) {
+    TensorPlace of_tensors;
+    of_input.floats(of_tensors, up.is_delayed() ? up.experts : 1);
+  }
   if (wants.up_weight) memory.up = place_kept(of_up, up, rows, wants.of_up());
   if (wants.down_weight) memory.down = place_kept(of_down, down, rows, wants.of_down());
   memory.input_bytes = of_input.bytes();

@@ -1,0 +1,96 @@
+"""The delayed scales of experts, for layers that are functions: grouped_linear() and experts_mlp()."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from ..torch import DelayedScales
+from ..torch._checks import refuse
+from ._delayed import KeepsScales
+from ._scale_buffers import has_scale
+
+_OPERANDS = 3  # input, weight, grad_output
+
+
+class _Options(NamedTuple):
+    name: str
+    recipe: str = "delayed"
+
+    @property
+    def subject(self) -> str:
+        return f'ExpertScales "{self.name}"'
+
+
+class ExpertScales(KeepsScales):
+    """The delayed scales of layers of experts, each expert's own: of its weight, of the rows that it multiplies, and of
+    the gradients of their outputs. A module for a model of your own to hold, so that state_dict() saves them and
+    `sync_amax_history(model)` makes them, once in every step:
+
+        self.scales = ingot.nn.ExpertScales(experts, layers=2)           # in __init__()
+        y = experts_mlp(x, index, weights, gate_up, down, LinearOptions("delayed"), delayed=self.scales(x))
+
+    layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages.
+
+    Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
+    grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
+    is a scale that is not made yet. An expert without rows notes a maximum of 0, and keeps its scale once its whole history is
+    0, as every delayed scale does. One that has had none yet has no scale: it starts with the maxima of the first rows it
+    gets, for which all experts' tensors are cast twice while any lacks one."""
+
+    def __init__(
+        self,
+        experts: int,
+        layers: int = 1,
+        history_length: int = 16,
+        device: Optional[torch.device] = None,
+        name: str = "experts",
+    ) -> None:
+        super().__init__()
+        self.options = _Options(name)
+        for what, count in (("experts", experts), ("layers", layers)):
+            if not isinstance(count, int) or count < 1:
+                refuse(self.options.subject, f"{what}: is {count!r}, expected a number, 1 or more")
+        self.experts = experts
+        self._device = torch.get_default_device() if device is None else torch.device(device)
+        self._keep_scales(self.options.subject, history_length, layers)
+
+    @property
+    def layer_name(self) -> str:
+        """What messages call the layers."""
+        return self.options.name
+
+    def named_weights(self) -> Sequence[Tuple[str, torch.Tensor]]:
+        """None: the experts' weights are those of another module."""
+        return ()
+
+    def extra_repr(self) -> str:
+        return f"experts={self.experts}, layers={self._rows}, history_length={self.history_length}"
+
+    def forward(self, input: torch.Tensor) -> DelayedScales:
+        """The scales for a call of which this is the input."""
+        if self.fp8_amax.is_meta and not input.is_meta:  # parameters came with a checkpoint that has no scales
+            self.to_empty(device=input.device)
+        return self._delayed(input)
+
+    # ---- what differs from a layer with parameters ----
+
+    def _place(self) -> torch.Tensor:
+        scales = self._buffers.get("fp8_scale")
+        return torch.empty(0, device=self._device) if scales is None else scales
+
+    def _sizes(self) -> Sequence[int]:
+        return self._rows, _OPERANDS, self.experts
+
+    def _missing(self, told: Sequence[Sequence[float]]) -> List[int]:
+        (scales,) = told
+        lacks = lambda at: not all(map(has_scale, scales[at * self.experts : (at + 1) * self.experts]))
+        return [sum(1 << at for at in range(_OPERANDS) if lacks(_OPERANDS * layer + at)) for layer in range(self._rows)]
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """As of a layer; what else the checkpoint has, such as other weights, PyTorch does not tell, so that scales start anew
+        with any that lacks them."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        if prefix + self._told_by not in state_dict:
+            self._reset_scales()

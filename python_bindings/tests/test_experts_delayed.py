@@ -1,0 +1,421 @@
+"""Delayed scales of experts: by hand in float64, steps, micro-batches, checkpoints, recomputation and graphs, and messages."""
+
+import copy
+import io
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+
+import ingot
+from ingot.nn import ExpertScales, float8_all_gather, sync_amax_history
+from ingot.torch import DelayedScales, LinearOptions, experts_mlp, grouped_linear, linear
+from torch_module_cases import sqnr
+
+EXPERTS, K, N, ROWS = 4, 32, 48, 40
+ENDS = torch.tensor([9, 9, 24, 37], dtype=torch.int32)  # the second has no rows, and three rows have no expert
+OPTIONS = LinearOptions("delayed", name="moe")
+FORMATS = (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2)  # of input, weight and grad_output
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def normal(*sizes, seed=0, size=1.0):
+    return size * torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, history_length=16):
+        super().__init__()
+        self.weight = torch.nn.Parameter(normal(EXPERTS, N, K, seed=1) / K**0.5)
+        self.scales = ExpertScales(EXPERTS, history_length=history_length, name="moe")
+
+    def forward(self, x, ends=ENDS, **options):
+        return grouped_linear(x, self.weight, ends=ends, options=OPTIONS, delayed=self.scales(x), **options)
+
+
+class Mlp(torch.nn.Module):
+    """Its last expert has no tokens."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.gate_up = torch.nn.Parameter((normal(EXPERTS, 2 * N, K, seed=1) / K**0.5).to(dtype))
+        self.down = torch.nn.Parameter((normal(EXPERTS, K, N, seed=2) / N**0.5).to(dtype))
+        self.scales = ExpertScales(EXPERTS, 2, name="moe")
+
+    def forward(self, x, options=OPTIONS):
+        index = (torch.arange(x.shape[0], device=x.device)[:, None] + torch.arange(2, device=x.device)) % (EXPERTS - 1)
+        weights = x.new_tensor([0.75, 0.5]).expand(x.shape[0], 2)
+        delayed = self.scales(x) if options.recipe == "delayed" else None
+        return experts_mlp(x, index, weights, self.gate_up, self.down, options, delayed=delayed)
+
+
+def step(module, x, grad=None, call=None):
+    module.zero_grad()
+    x = x.detach().clone().requires_grad_()
+    y = (module if call is None else call)(x)
+    y.backward(normal(*y.shape, seed=9).to(y) if grad is None else grad)
+    return [y.detach(), x.grad, *(each.grad.clone() for each in module.parameters())]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def rows_of(expert):
+    return slice(0 if expert == 0 else int(ENDS[expert - 1]), int(ENDS[expert]))
+
+
+def scale_of(amax, format):
+    return torch.tensor(torch.finfo(format).max / max(float(amax), 1e-12), dtype=torch.float32)
+
+
+def fake_quantized(values, scale, format):
+    largest = torch.finfo(format).max
+    codes = (values.float() * scale).clamp(-largest, largest).to(format)
+    return codes.double() * (1 / scale).double()
+
+
+def by_hand(weight, x, grad, scales):
+    """Output and both gradients in float64. scales: (3, experts), 1 for one that starts with its own rows."""
+    y, grad_x, grad_weight = torch.zeros(ROWS, N), torch.zeros(ROWS, K), torch.zeros_like(weight)
+    for expert in range(EXPERTS):
+        rows = rows_of(expert)
+        tensors = x[rows], weight[expert].detach(), grad[rows]
+        cast = []
+        for at, (values, format) in enumerate(zip(tensors, FORMATS)):
+            scale = scales[at][expert]
+            if scale == 1 and values.numel():
+                scale = scale_of(values.abs().max(), format)
+            cast.append(fake_quantized(values, scale, format))
+        y[rows], grad_x[rows] = (cast[0] @ cast[1].T).float(), (cast[2] @ cast[1]).float()
+        grad_weight[expert] = (cast[2].T @ cast[0]).float()
+    return y, grad_x, grad_weight
+
+
+def close(found, expected, rows=slice(0, int(ENDS[-1]))):
+    found = [found[0][rows], found[1][rows], *found[2:]]
+    expected = [expected[0][rows], expected[1][rows], *expected[2:]]
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item()) for a, b in zip(found, expected, strict=True))
+
+
+def test_scales_by_hand():
+    """Each expert's own, of earlier steps; data that have grown saturate, as with every delayed scale."""
+    layer = Layer(history_length=3)
+    histories = [[[] for _ in range(EXPERTS)] for _ in range(3)]
+    scales = torch.ones(3, EXPERTS)
+    for at, size in enumerate((1.0, 1.5, 0.25, 0.5, 0.125)):
+        x, grad = normal(ROWS, K, seed=10 + at, size=size), normal(ROWS, N, seed=20 + at, size=2 * size)
+        x[ENDS[-1]:] = grad[ENDS[-1]:] = float("nan")  # what no expert has is not read
+        assert close(step(layer, x, grad), by_hand(layer.weight, x, grad, scales)), at
+        for tensor, values in enumerate((x, layer.weight.detach(), grad)):
+            for expert in range(EXPERTS):
+                own = values[expert] if tensor == 1 else values[rows_of(expert)]
+                amax = own.abs().max().item() if own.numel() else 0.0
+                history = histories[tensor][expert]
+                history[:] = [amax, *(history or [amax])][:3]
+                assert layer.scales.fp8_amax[0, tensor, expert] == torch.tensor(amax)
+                if max(history) > 0:
+                    scales[tensor, expert] = scale_of(max(history), FORMATS[tensor])
+        sync_amax_history(layer)
+        assert torch.equal(layer.scales.fp8_scale[0], scales)
+        assert not layer.scales.fp8_amax.any()
+    assert (scales[::2, 1] == 1).all() and (scales[::2, 0] != 1).all()  # the second expert had no rows
+
+
+def test_an_expert_without_rows_keeps_its_scale():
+    """Zeros enter its history, as Transformer Engine has it, and a history of zeros alone changes nothing."""
+    layer = Layer(history_length=2)
+    all_have_some = torch.tensor([10, 20, 30, 40], dtype=torch.int32)
+    step(layer, normal(ROWS, K), call=lambda x: layer(x, all_have_some))
+    sync_amax_history(layer)
+    kept = layer.scales.fp8_scale.clone()
+    assert (kept != 1).all() and layer.scales.scales_started
+    for _ in range(3):
+        step(layer, normal(ROWS, K, size=8))
+        sync_amax_history(layer)
+    assert not layer.scales.fp8_amax_history[0, 0, 1].any()
+    assert torch.equal(layer.scales.fp8_scale[0, :, 1], kept[0, :, 1])
+    assert (layer.scales.fp8_scale[0, 0, [0, 2, 3]] < kept[0, 0, [0, 2, 3]]).all()
+
+
+def test_no_tokens():
+    module = Mlp()
+    got = step(module, normal(0, K))
+    assert got[0].shape == (0, K) and not got[2].any() and not got[3].any()
+    sync_amax_history(module)
+    assert (module.scales.fp8_scale[:, ::2] == 1).all() and (module.scales.fp8_scale[:, 1] != 1).all()
+    step(module, normal(24, K))
+    sync_amax_history(module)
+    kept = module.scales.fp8_scale.clone()
+    step(module, normal(0, K))
+    sync_amax_history(module)
+    assert torch.equal(module.scales.fp8_scale, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_mlp_steps(dtype):
+    """The first step, and others of the same data, have the same bits; float64 is near."""
+    module, x = Mlp(dtype), normal(24, K, seed=3).to(dtype)
+    first = step(module, x)
+    exact = copy.deepcopy(module).double()
+    expected = step(exact, x.double(), call=lambda x: formula(exact, x))
+    assert all(sqnr(want, got) > 15 for want, got in zip(expected, first, strict=True))
+    for _ in range(2):
+        sync_amax_history(module)
+        assert equal(step(module, x), first)
+    used = torch.arange(EXPERTS) < EXPERTS - 1
+    assert ((module.scales.fp8_scale != 1) == (used | torch.tensor([False, True, False])[:, None])).all()
+
+
+def formula(module, x):
+    index = (torch.arange(x.shape[0])[:, None] + torch.arange(2)) % (EXPERTS - 1)
+    total = 0
+    for weight, expert in zip((0.75, 0.5), index.unbind(1)):
+        gate, up = torch.einsum("tk,tnk->tn", x, module.gate_up[expert]).chunk(2, -1)
+        total = total + weight * torch.einsum("tn,tkn->tk", torch.nn.functional.silu(gate) * up, module.down[expert])
+    return total
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_weights_that_are_cast_again_have_the_scale_of_their_forward(keep):
+    """A backward after the next step's scales are made, as some pipelines have it."""
+    layer = Layer()
+    options = LinearOptions("delayed", name="moe", keep_weight_codes=keep)
+    call = lambda x: grouped_linear(x, layer.weight, ends=ENDS, options=options, delayed=layer.scales(x))
+    step(layer, normal(ROWS, K), call=call)
+    sync_amax_history(layer)
+    expected = step(copy.deepcopy(layer), normal(ROWS, K, seed=5))
+    x = normal(ROWS, K, seed=5).requires_grad_()
+    y = call(x)
+    layer.scales.fp8_scale[:, 1] *= 3
+    layer.zero_grad()
+    y.backward(normal(ROWS, N, seed=9))
+    assert torch.equal(x.grad[: ENDS[-1]], expected[1][: ENDS[-1]])
+
+
+def test_maxima_are_those_of_all_micro_batches():
+    layer, x = Layer(), normal(ROWS, K)
+    step(layer, 2 * x)
+    step(layer, x)
+    assert layer.scales.fp8_amax[0, 0, 0] == 2 * x[rows_of(0)].abs().max()
+    with torch.no_grad():
+        layer(100 * x)
+    with torch.inference_mode():
+        layer(100 * x)
+    assert layer.scales.fp8_amax[0, 0, 0] == 2 * x[rows_of(0)].abs().max()  # without gradients nothing is noted
+
+
+def test_main_grad():
+    layer, x = Layer(), normal(ROWS, K)
+    expected = step(copy.deepcopy(layer), x)[2]
+    layer.weight.main_grad = torch.ones_like(layer.weight)
+    layer(x.requires_grad_()).backward(normal(ROWS, N, seed=9))
+    assert layer.weight.grad is None and torch.allclose(layer.weight.main_grad, 1 + expected)
+    assert layer.scales.fp8_amax[0, 2].any()
+
+
+def test_an_overflow_counts_as_0():
+    layer, x = Layer(), normal(ROWS, K)
+    step(layer, x)
+    sync_amax_history(layer)
+    kept = layer.scales.fp8_scale.clone()
+    x[0] = float("inf")
+    y = step(layer, x)[0]
+    assert y[0].isnan().all() and y[rows_of(2)].isfinite().all()  # it shows, and reaches no other expert
+    sync_amax_history(layer)
+    assert layer.scales.fp8_scale.isfinite().all() and layer.scales.fp8_scale[0, 0, 0] == kept[0, 0, 0]
+
+
+def trained():
+    module = Mlp()
+    for at in range(3):
+        step(module, normal(24, K, seed=at, size=1 + at))
+        sync_amax_history(module)
+    return module
+
+
+def test_checkpoints():
+    module = trained()
+    after = copy.deepcopy(module)
+    expected = step(after, normal(24, K, seed=7))
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file)
+    assert {"scales.fp8_amax", "scales.fp8_amax_history", "scales.fp8_scale"} < set(state)
+    with torch.device("meta"):
+        on_meta = Mlp()
+    on_meta.load_state_dict(state, assign=True)
+    for loaded in (Mlp(), on_meta, pickle.loads(pickle.dumps(module))):
+        loaded.load_state_dict(state)
+        assert equal(step(loaded, normal(24, K, seed=7)), expected)
+        assert equal(loaded.scales.buffers(), after.scales.buffers())
+    without = {name: value for name, value in state.items() if "fp8_" not in name}
+    module.load_state_dict(without)  # strictly: they start anew
+    assert (module.scales.fp8_scale == 1).all() and not module.scales.fp8_amax_history.any()
+    assert equal(step(module, normal(24, K)), step(with_weights(without), normal(24, K)))
+    with torch.device("meta"):
+        on_meta = Mlp()
+    on_meta.load_state_dict(without, assign=True)  # parameters alone
+    assert equal(step(on_meta, normal(24, K)), step(with_weights(without), normal(24, K)))
+
+
+def with_weights(state):
+    module = Mlp()
+    module.load_state_dict(state)
+    return module
+
+
+def test_buffers_stay_float32():
+    module = trained().bfloat16()
+    assert all(each.dtype == torch.float32 for each in module.scales.buffers())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(normal(24, K)).dtype == torch.float32
+    module.scales.reset_parameters()
+    assert (module.scales.fp8_scale == 1).all()
+
+
+def test_recomputation():
+    """A forward that runs again has the same scales, and its maxima count once."""
+    for module in (Mlp(), trained()):
+        other, x = copy.deepcopy(module), normal(24, K, seed=5)
+        expected = step(module, x)
+        assert equal(step(other, x, call=lambda x: checkpoint(other, x, use_reentrant=False)), expected)
+        assert equal(module.scales.buffers(), other.scales.buffers())
+        for each in (module, other):
+            sync_amax_history(each)
+        assert equal(module.scales.buffers(), other.scales.buffers())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
+def test_whole_graph(backend):
+    torch._dynamo.reset()
+    eager = Mlp()
+    module = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
+    counts = []
+    for tokens in (24, 40, 56):
+        x = normal(tokens, K, seed=tokens)
+        assert equal(step(module, x, call=compiled), step(eager, x))
+        for each in (module, eager):
+            sync_amax_history(each)
+        assert equal(module.scales.buffers(), eager.scales.buffers())
+        counts.append(counter.frame_count)
+    assert counts[2] == counts[1] <= 2
+
+
+def test_opcheck():
+    from ingot.torch import _grouped_layer as of_layer
+    from ingot.torch._module_operators import starts_of
+
+    layer, x = Layer(), normal(ROWS, K)
+    rest = torch.float32, torch.float32, True, False, False, "", False
+    plan, _ = of_layer._PLANS.plan("moe", "delayed", (EXPERTS, N, K), *rest)
+    scales = lambda: {"scale": layer.scales.fp8_scale.clone(), "starts": starts_of((7,), x.device), "amax": torch.zeros(1, 3, EXPERTS)}
+    operator = torch.ops.ingot.grouped_linear_forward.in_place
+    operands = x, layer.weight.detach(), ENDS
+    checks = {"test_utils": ("test_schema", "test_faketensor")}  # what lies between the parts of saved memory has no values
+    torch.library.opcheck(operator, (*operands, plan, 3), scales(), **checks)
+    _, saved, codes = operator(*operands, plan, 3, **scales())
+    arguments = normal(ROWS, N), None, None, ENDS, saved, codes, plan, 3
+    torch.library.opcheck(torch.ops.ingot.grouped_linear_backward.in_place, arguments, scales(), **checks)
+
+
+def refusal(call):
+    with pytest.raises(ingot.Error) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_messages():
+    layer, mlp, x = Layer(), Mlp(), normal(ROWS, K)
+    assert 'ExpertScales "moe" experts: is 0, expected a number' in refusal(lambda: ExpertScales(0, name="moe"))
+    assert 'ExpertScales "moe" layers: is None' in refusal(lambda: ExpertScales(2, None, name="moe"))
+    assert "history_length: is 0" in refusal(lambda: ExpertScales(2, history_length=0))
+    weight, ends = layer.weight, ENDS
+    assert 'grouped linear "moe" delayed: is missing, but the recipe is "delayed"' in refusal(
+        lambda: grouped_linear(x, weight, ends=ends, options=OPTIONS)
+    )
+    rowwise = LinearOptions("rowwise", name="moe")
+    assert 'grouped linear "moe" delayed: is given, but the recipe is rowwise' in refusal(
+        lambda: grouped_linear(x, weight, ends=ends, options=rowwise, delayed=layer.scales(x))
+    )
+    assert 'experts "moe" delayed: is given, but the recipe is rowwise' in refusal(
+        lambda: experts_mlp(x, torch.zeros(ROWS, 1, dtype=torch.int64), x[:, :1], mlp.gate_up, mlp.down, rowwise, delayed=mlp.scales(x))
+    )
+    others = DelayedScales(torch.ones(1, 3, EXPERTS + 1), torch.zeros(1, 3, EXPERTS + 1))
+    assert "delayed scale: must be contiguous float32 of 12 elements on the layer's device" in refusal(
+        lambda: grouped_linear(x, weight, ends=ends, options=OPTIONS, delayed=others)
+    )
+    assert "of each expert" in refusal(lambda: grouped_linear(x, weight, ends=ends, options=OPTIONS, delayed=others))
+    assert "grouped_linear delayed: is given, but FP8 weights take none" in refusal(
+        lambda: grouped_linear(x, weight.detach().to(torch.float8_e4m3fn), torch.ones(EXPERTS), ends, delayed=layer.scales(x))
+    )
+    assert 'recipe: is "delayed", whose scales have a state' in refusal(lambda: linear(x, weight[0], None, OPTIONS))
+    assert "is not one of" in refusal(lambda: LinearOptions("later"))
+    assert "on meta" in refusal(lambda: grouped_linear(x, weight, ends=ends, options=OPTIONS, delayed=ExpertScales(4, device="meta")(x.to("meta"))))
+
+
+def test_export():
+    mlp = Mlp().eval()
+    with torch.no_grad(), pytest.raises(Exception, match="with which two grouped layers, as an exported program has them, would compute"):
+        torch.export.export(mlp, (normal(24, K),))
+    layer = Layer()
+    step(layer, normal(ROWS, K))
+    sync_amax_history(layer)
+    layer.eval()
+    with torch.no_grad():
+        program = torch.export.export(layer, (normal(ROWS, K), ENDS)).module()
+        x = normal(ROWS, K, seed=4)
+        assert torch.equal(program(x, ENDS)[: ENDS[-1]], layer(x)[: ENDS[-1]])
+
+
+def test_gathers_stay_in_high_precision(caplog):
+    """FSDP2's FP8 gathers know one scale for a weight."""
+    module = Mlp()
+    with caplog.at_level("INFO", logger="ingot"):
+        assert float8_all_gather(module, experts=lambda name, weight: "delayed" if weight.dim() == 3 else None) == ()
+    assert "each of its experts has a delayed scale" in caplog.text
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_on_a_gpu():
+    """What the CPU computes, in the first step and in the next; and a captured step."""
+    on_cpu = Mlp(torch.bfloat16)
+    on_gpu = copy.deepcopy(on_cpu).to(DEVICE)
+    for at in range(3):
+        x = normal(96, K, seed=at).bfloat16()
+        for want, got in zip(step(on_cpu, x), step(on_gpu, x.to(DEVICE)), strict=True):
+            assert sqnr(want.double(), got.cpu()) > 30, at
+        for module in (on_cpu, on_gpu):
+            sync_amax_history(module)
+        for want, got in zip(on_cpu.scales.buffers(), on_gpu.scales.buffers(), strict=True):
+            assert torch.allclose(want, got.cpu(), rtol=0.02), at  # of what sums in another order gave
+        assert torch.equal(on_cpu.scales.fp8_scale[0, :2], on_gpu.scales.fp8_scale[0, :2].cpu())  # input and weight
+    layer = Layer().to(DEVICE)
+    ends, x = ENDS.to(DEVICE), normal(ROWS, K).to(DEVICE)
+    expected = step(layer, x, call=lambda x: layer(x, ends))
+    sync_amax_history(layer)
+    graph, given = torch.cuda.CUDAGraph(), x.clone().requires_grad_()
+    grad = normal(ROWS, N, seed=9).to(DEVICE)
+
+    def train():
+        layer.zero_grad()
+        given.grad = None
+        y = layer(given, ends)
+        y.backward(grad)
+        return y
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        train()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        y = train()
+    graph.replay()
+    rows = slice(0, int(ENDS[-1]))
+    assert torch.equal(y[rows], expected[0][rows]) and torch.equal(layer.weight.grad, expected[2])
