@@ -215,8 +215,9 @@ def _gradients(ctx, grad_output, main_grads, wants):
     operator = torch.ops.ingot.experts_mlp_backward
     backward = operator.in_place if delayed else operator.default
     operands = grad_output, router_weights, down, *index, hidden, codes, ctx.plan, wants
-    of_router, of_bias, kept_input, *kept = backward(*operands, **delayed)
-    del operands, hidden
+    of_router, of_bias, kept_input, *of_layers = backward(*operands, **delayed)
+    kept = list(of_layers)  # what a star takes is a tuple to the compiler of PyTorch 2.11
+    del operands, hidden, of_layers
     of_input, of_weights = None, [None, None]
     if kept_input is not None:
         up = None if up is None else stacked(up)  # such a copy is not kept
