@@ -17,7 +17,7 @@ WRONG = {
     # A call of what no included header declares.
     "src/nn/modules/undeclared.cpp": (
         "void f() { experts_take({}); }\n",
-        ["calls experts_take(), and includes nothing that declares it, as ingot/nn/linear/grouped_linear.h does"],
+        ["calls experts_take(), and includes nothing that declares it, as ingot/nn/linear/grouped_linear_plan.h does"],
     ),
     "src/nn/modules/undeclared_in_expressions.cpp": (
         "bool f(bool a) {\n  return a && experts_take({});\n}\n"
