@@ -331,6 +331,8 @@ def test_delayed_scales_of_a_model():
     divided.down_proj = torch.nn.Parameter(divided.down_proj.detach()[:3].clone())
     with pytest.raises(LinearError, match="has 3 experts, but scales of 6: expert parallelism has divided them, which \"delayed\" does"):
         model(tokens)
+    with pytest.raises(LinearError, match="has 3 of the 6 experts of its config: expert parallelism has divided them"):
+        experts.convert_experts_(model, "delayed")
     for convert in (lambda: experts.convert_experts_(other, "rowwise"), lambda: experts.quantize_experts_(other)):
         experts.convert_experts_(other, "delayed")
         convert()

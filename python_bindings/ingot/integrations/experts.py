@@ -102,6 +102,9 @@ def convert_experts_(
     model on a GPU other than Hopper."""
     stacks = stacks_to_convert(model)
     check_recipe_of_experts("convert_experts_", recipe, fast_gradients)
+    if recipe == "delayed":
+        for name, module in stacks.items():
+            _refuse_divided(module, name)
     for name, module in stacks.items():
         module._modules.pop(_SCALES, None)
         if recipe == "delayed":
@@ -137,9 +140,9 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
         _check_stacks(stacks, "quantize_experts_")
     _refuse_adapters_of_parameters(model)
     for module in stacks.values():
+        module._modules.pop(_SCALES, None)
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
-            module._modules.pop(_SCALES, None)
             if weight is not None:
                 values = weight.detach()
                 rows = values.transpose(1, 2) if module.is_transposed else values
@@ -177,6 +180,17 @@ def _replace(module: torch.nn.Module, name: str, rows: torch.Tensor) -> None:
     del module._parameters[name]
     module.register_buffer(name, codes.view(experts, n, k))
     module.register_buffer(f"{name}_scale_inv", scale_inv.view(experts, n))
+
+
+def _refuse_divided(module: torch.nn.Module, name: str) -> None:
+    """Maxima of experts are reduced over ranks by their number, which expert parallelism gives to others on each rank."""
+    experts = module.down_proj.shape[0]
+    counts = [getattr(module.config, count, None) for count in _COUNTS]
+    if any(count is not None for count in counts) and experts not in counts:
+        raise LinearError(
+            f'experts "{name}": has {experts} of the {next(count for count in counts if count is not None)} experts of its config: expert '
+            'parallelism has divided them, which "delayed" does not take: take "tensorwise"'
+        )
 
 
 def _has_all_experts(self) -> bool:
