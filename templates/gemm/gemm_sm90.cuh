@@ -10,10 +10,10 @@
 // next tile while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each
 // tile, half of its rows each (of 64 rows: half of its columns), or (ping-pong) have their own tiles, so that one
 // multiplies while the other writes. With scale_inv of groups, three may share a tile of 192 rows, 64 each, and of 256
-// columns each multiplies one half after the other. A stage's
-// `full` barrier counts its bytes, and the threads that load scale_inv of groups; its `empty` barrier counts the
-// consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this,
-// gemm_sm90_sums.cuh a consumer's mainloop and gemm_sm90_output.cuh its epilogue store.
+// columns each multiplies one half after the other. A stage's `full` barrier counts its bytes, and the threads that
+// load scale_inv of groups; its `empty` barrier counts the consuming warps of all blocks to which it was sent.
+// gemm_sm90_producer.cuh has the producer's half of this, gemm_sm90_sums.cuh a consumer's mainloop and
+// gemm_sm90_output.cuh its epilogue store.
 //
 // Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
 // (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete

@@ -42,7 +42,6 @@ template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorEngine {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
   static constexpr u32 kBlocks = kOfRows ? 1 : sm90_factor_shares(T);  // or the first row
-
   static constexpr u32 kRows = sm90_factors_a(C);
 
   const Sm90GemmParams& p;
