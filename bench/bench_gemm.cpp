@@ -261,8 +261,7 @@ int run_host(Context& context, const Machine& machine, const std::string& cuda_r
 
 int run(const Options& options) {
   std::vector<GemmCase> cases = gemm_cases();
-  std::erase_if(cases, [&](const GemmCase& c) { return !is_chosen(name(c), options.filters); });
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  keep_chosen(cases, options.filters, [](const GemmCase& c) { return name(c); });
   if (options.list) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
     return 0;

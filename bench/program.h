@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "machine.h"
 
 namespace CLI {
@@ -26,6 +27,13 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
 
 // Does the name of a case have one of these texts? Without filters, every case is chosen.
 bool is_chosen(const std::string& name, const std::vector<std::string>& filters);
+
+// Leaves the chosen cases. name_of gives a case's name. Throws Error{invalid_argument} if none is left.
+template <class Case, class NameOf>
+void keep_chosen(std::vector<Case>& cases, const std::vector<std::string>& filters, NameOf name_of) {
+  std::erase_if(cases, [&](const Case& c) { return !is_chosen(name_of(c), filters); });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+}
 
 // Options for a CUDA context; without a CUDA device it prints why the program is skipped and returns nullopt.
 std::optional<ContextOptions> cuda_options();
