@@ -331,8 +331,9 @@ constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, for
                                           kTorchOperator<kExpertsMlpInputBackward, input_backward>,
                                           kTorchOperator<kExpertsMlpWeightBackward, weight_backward>};
 
-// sizes: experts, features, hidden. Returns (number, saved, kept_up, kept_down, codes_bytes, backward reads weights,
-// takes gate and up), of which the first three are bytes: a constant, and as many for every 128 rows.
+// sizes: experts, features, hidden. Returns (number, saved, kept_input, kept_up, kept_down, left, does backward read
+// weights?, is it gated?). saved and what is kept are pairs of bytes: a constant, and as many for every 128 rows. left:
+// bytes.
 nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
                            const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
                            bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts,

@@ -286,8 +286,8 @@ inline constexpr TorchSchema kExpertsMlpInputBackward{
         " Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor grad_input",
     .in_place = "Tensor(a!)? amax=None"};
-// Of one of both layers, 0 or 1, likewise: one after the other, so that what the
-// first one read is free when the second one's memory is asked for.
+// Of one of both layers, 0 or 1, likewise: one after the other, so that what the first one read is free when the second
+// one's memory is asked for.
 inline constexpr TorchSchema kExpertsMlpWeightBackward{
     .name = "experts_mlp_weight_backward",
     .arguments = "Tensor tokens, Tensor ends, Tensor saved, Tensor kept, int plan, int wants, int layer",
