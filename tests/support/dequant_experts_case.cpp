@@ -1,5 +1,4 @@
 #include "support/dequant_experts_case.h"
-#include "support/placed_matrix.h"
 
 #include <fmt/format.h>
 
@@ -95,9 +94,9 @@ std::string DequantExpertsData::fault_of(const GuardedMatrix& out) const {
 PlacedDequantExperts::PlacedDequantExperts(const DequantExpertsData& data, Backend& backend, Stream& stream)
     : spec_(data.of().spec),
       backend_(&backend),
-      out_(data.of().spec.out, data.of().m, data.of().n, data.of().placement.out_padding,
-           data.of().placement.out_offset),
-      out_memory_(backend, out_.bytes().size()),
+      out_({data.of().spec.out, data.of().m, data.of().n, data.of().placement.out_padding,
+            data.of().placement.out_offset},
+           backend),
       ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
   tensors_.x = place(data.x(), memory_, backend, stream);
   tensors_.scale_inv = place(data.joined(&DequantData::scale_inv), memory_, backend, stream);
@@ -109,7 +108,7 @@ PlacedDequantExperts::PlacedDequantExperts(const DequantExpertsData& data, Backe
                    .capacity = data.of().capacity};
   set_ends(data.of().ends, stream);
   poison(stream);
-  tensors_.out = out_.view(out_memory_.data(), backend.device());
+  tensors_.out = out_.view();
 }
 
 void PlacedDequantExperts::place_weights(const DequantExpertsData& data, Stream& stream) {
@@ -137,18 +136,8 @@ void PlacedDequantExperts::place_weights(const DequantExpertsData& data, Stream&
   memory_.push_back(std::move(packed));
 }
 
-void PlacedDequantExperts::poison(Stream& stream) {
-  backend_->device_api().copy_from_host(out_memory_.data(), out_.bytes().data(), out_.bytes().size(), stream);
-}
-
 void PlacedDequantExperts::set_ends(const Ends& ends, Stream& stream) {
   backend_->device_api().copy_from_host(ends_.data(), ends.data(), ends.size() * sizeof(std::int32_t), stream);
-}
-
-GuardedMatrix PlacedDequantExperts::out(Stream& stream) {
-  GuardedMatrix fetched = out_;
-  backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
-  return fetched;
 }
 
 }  // namespace ingot::test

@@ -12,6 +12,7 @@
 #include "support/dequant_case.h"
 #include "support/grouped_gemm_case.h"
 #include "support/guarded_matrix.h"
+#include "support/placed_matrix.h"
 
 namespace ingot::test {
 
@@ -59,9 +60,9 @@ class PlacedDequantExperts {
   PlacedDequantExperts(const DequantExpertsData& data, Backend& backend, Stream& stream);
 
   void enqueue(Stream& stream) { backend_->dequant_matmul(spec_, tensors_, stream); }
-  void poison(Stream& stream);
+  void poison(Stream& stream) { out_.poison(stream); }
   void set_ends(const Ends& ends, Stream& stream);
-  GuardedMatrix out(Stream& stream);
+  GuardedMatrix out(Stream& stream) { return out_.fetch(stream); }
   DequantMatmulTensors& tensors() { return tensors_; }
 
  private:
@@ -69,9 +70,8 @@ class PlacedDequantExperts {
 
   DequantMatmulSpec spec_;
   Backend* backend_;
-  GuardedMatrix out_;
+  PlacedOut out_;
   std::vector<Buffer> memory_;
-  Buffer out_memory_;
   Buffer ends_;
   DequantMatmulTensors tensors_{};
 };

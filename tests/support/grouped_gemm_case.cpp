@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "support/placed_matrix.h"
 #include "support/random.h"
 #include "support/reference.h"
 
@@ -274,8 +273,7 @@ std::string GroupedData::fault_of(const GuardedMatrix& out) const {
 PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& stream)
     : spec_(data.of().spec),
       backend_(&backend),
-      out_(data.of().spec.gemm.out, data.of().m, data.of().n, data.of().out_padding),
-      out_memory_(backend, out_.bytes().size()),
+      out_({data.of().spec.gemm.out, data.of().m, data.of().n, data.of().out_padding}, backend),
       ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
   tensors_.a = place(data.a(), memory_, backend, stream);
   tensors_.b = place(data.b(), memory_, backend, stream);
@@ -290,21 +288,11 @@ PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& 
                    .capacity = data.of().capacity};
   set_ends(data.of().ends, stream);
   poison(stream);
-  tensors_.out = out_.view(out_memory_.data(), backend.device());
-}
-
-void PlacedGrouped::poison(Stream& stream) {
-  backend_->device_api().copy_from_host(out_memory_.data(), out_.bytes().data(), out_.bytes().size(), stream);
+  tensors_.out = out_.view();
 }
 
 void PlacedGrouped::set_ends(const Ends& ends, Stream& stream) {
   backend_->device_api().copy_from_host(ends_.data(), ends.data(), ends.size() * sizeof(std::int32_t), stream);
-}
-
-GuardedMatrix PlacedGrouped::out(Stream& stream) {
-  GuardedMatrix fetched = out_;
-  backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
-  return fetched;
 }
 
 }  // namespace ingot::test

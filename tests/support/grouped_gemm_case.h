@@ -15,6 +15,7 @@
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "support/guarded_matrix.h"
+#include "support/placed_matrix.h"
 
 namespace ingot::test {
 
@@ -93,17 +94,16 @@ class PlacedGrouped {
   PlacedGrouped(const GroupedData& data, Backend& backend, Stream& stream);
 
   void enqueue(Stream& stream) { backend_->grouped_gemm(spec_, tensors_, stream); }
-  void poison(Stream& stream);
+  void poison(Stream& stream) { out_.poison(stream); }
   void set_ends(const Ends& ends, Stream& stream);
-  GuardedMatrix out(Stream& stream);
+  GuardedMatrix out(Stream& stream) { return out_.fetch(stream); }
   GroupedGemmTensors& tensors() { return tensors_; }
 
  private:
   GroupedGemmSpec spec_;
   Backend* backend_;
-  GuardedMatrix out_;
+  PlacedOut out_;
   std::vector<Buffer> memory_;
-  Buffer out_memory_;
   Buffer ends_;
   GroupedGemmTensors tensors_{};
 };

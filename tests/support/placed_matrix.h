@@ -19,4 +19,26 @@ inline Tensor place(const GuardedMatrix& matrix, std::vector<Buffer>& memory, Ba
   return matrix.view(memory.back().data(), backend.device());
 }
 
+// An output in a backend's memory.
+class PlacedOut {
+ public:
+  PlacedOut(GuardedMatrix start, Backend& backend)
+      : start_(std::move(start)), backend_(&backend), memory_(backend, start_.bytes().size()) {}
+
+  void poison(Stream& stream) {
+    backend_->device_api().copy_from_host(memory_.data(), start_.bytes().data(), start_.bytes().size(), stream);
+  }
+  GuardedMatrix fetch(Stream& stream) {
+    GuardedMatrix fetched = start_;
+    backend_->device_api().copy_to_host(fetched.bytes().data(), memory_.data(), fetched.bytes().size(), stream);
+    return fetched;
+  }
+  Tensor view() { return start_.view(memory_.data(), backend_->device()); }
+
+ private:
+  GuardedMatrix start_;  // poisoned
+  Backend* backend_;
+  Buffer memory_;
+};
+
 }  // namespace ingot::test
