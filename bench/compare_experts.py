@@ -257,10 +257,14 @@ def main() -> int:
         for case in cases:
             profile(torch, case, options.profile)
         return 0
-    found = [each for case in cases for each in measure(torch, case, options.device, options.contender or ["*"], options.rounds)]
-    print(table(found))
-    if options.json:
-        results_form.write(options.json, {"benchmark": "compare_experts", **torch_machine.machine(torch, options.device, options.commit), "cases": found})
+    machine = torch_machine.machine(torch, options.device, options.commit)
+    found = []
+    for case in cases:
+        of_case = measure(torch, case, options.device, options.contender or ["*"], options.rounds)
+        print(table(of_case), flush=True)
+        found += of_case
+        if options.json:  # after each case: a run that is ended keeps those that it had
+            results_form.write(options.json, {"benchmark": "compare_experts", **machine, "cases": found})
     bad = [each for each in found if "error" in each or any(not db >= LEAST_DB for db in each.get("sqnr_db", []))]
     return 1 if bad else 0
 

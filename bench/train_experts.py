@@ -92,6 +92,7 @@ def contenders() -> dict[str, tuple[Callable, bool]]:
         "ingot rowwise, fast": converted("rowwise", True, True),
         "ingot blockwise": converted("blockwise", False, True),
         "ingot tensorwise": converted("tensorwise", False, True),
+        "ingot delayed": converted("delayed", False, True),
         "ingot rowwise, experts alone": converted("rowwise", False, False),
     }
     return {f"{name}, {mode}": (change, mode == "compiled") for name, change in changes.items() for mode in ("eager", "compiled")}
@@ -208,6 +209,7 @@ def main() -> int:
 
     wanted = lambda name: name == "bf16, eager" or any(fnmatch.fnmatch(name, pattern) for pattern in options.contender or ["*"])
     calls = {name: each for name, each in contenders().items() if wanted(name) and (options.device == "cuda" or each[1] is False)}
+    machine = torch_machine.machine(torch, options.device, options.commit)
     found = []
     for size in sizes(options):
         run = losses if options.losses or options.device == "cpu" else speeds
@@ -218,8 +220,8 @@ def main() -> int:
         found += [{**size._asdict(), **each} for each in results]
         for each in results:
             print(f"{size.experts:3} experts  " + "  ".join(f"{key} {value}" for key, value in each.items()), flush=True)
-    if options.json:
-        results_form.write(options.json, {"benchmark": "train_experts", **torch_machine.machine(torch, options.device, options.commit), "cases": found})
+        if options.json:  # after each size: a run that is ended keeps those that it had
+            results_form.write(options.json, {"benchmark": "train_experts", **machine, "cases": found})
     bad = [each for each in found if "error" in each or each.get("from_bf16", 0) > each.get("allowed", 1)]
     return 1 if bad else 0
 
