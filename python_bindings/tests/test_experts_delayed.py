@@ -263,6 +263,29 @@ def test_checkpoints():
     assert equal(step(on_meta, normal(24, K)), step(with_weights(without), normal(24, K)))
 
 
+def test_loads_of_other_parts_leave_scales():
+    """A checkpoint of the layer's weights starts them anew, one of something else does not."""
+    inner = trained()
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "moe": inner, "last": torch.nn.Linear(2, 2)})
+    kept = {name: each.clone() for name, each in inner.scales.named_buffers()}
+    is_kept = lambda: all(torch.equal(each, kept[name]) for name, each in inner.scales.named_buffers())
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    of_head = {name: each for name, each in state.items() if name.startswith("head.")}
+    other = model.load_state_dict(of_head, strict=False)
+    assert is_kept() and inner.scales.scales_started is False  # the last expert has none
+    assert "moe.gate_up" in other.missing_keys and not any("fp8_" in each for each in other.missing_keys)
+    for strange in ({}, {"elsewhere.gate_up": state["moe.gate_up"]}, {"moe.gate_up": state["moe.gate_up"]}):
+        model.load_state_dict(strange, strict=False)
+        assert is_kept()
+    inner.scales.load_state_dict({})
+    assert is_kept()
+    of_moe = {name: each for name, each in state.items() if name.startswith("moe.") and "fp8_" not in name}
+    model.load_state_dict(of_moe, strict=False)
+    assert (inner.scales.fp8_scale == 1).all() and not inner.scales.fp8_amax_history.any()
+    model.load_state_dict({name: each for name, each in state.items() if "moe." in name}, strict=False)
+    assert is_kept()
+
+
 def with_weights(state):
     module = Mlp()
     module.load_state_dict(state)

@@ -31,7 +31,9 @@ class ExpertScales(KeepsScales):
         self.scales = ingot.nn.ExpertScales(experts, layers=2)           # in __init__()
         y = experts_mlp(x, index, weights, gate_up, down, LinearOptions("delayed"), delayed=self.scales(x))
 
-    layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages.
+    layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the module
+    that has the weights, after them: a checkpoint that has all of these and no scales starts them anew, and a load without these
+    leaves them as they are.
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
@@ -89,8 +91,11 @@ class ExpertScales(KeepsScales):
         return [sum(1 << at for at in range(_OPERANDS) if lacks(_OPERANDS * layer + at)) for layer in range(self._rows)]
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """As of a layer; what else the checkpoint has, such as other weights, PyTorch does not tell, so that scales start anew
-        with any that lacks them."""
+        """As of a layer, whose weights are those of the module around this one. PyTorch tells it only what has its own prefix,
+        and which entries of what loads before it, the module around it first, are missing: scales that the checkpoint lacks
+        start anew if none of these are that module's."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-        if prefix + self._told_by not in state_dict:
+        around = prefix[: prefix.rfind(".", 0, -1) + 1]
+        loads_weights = prefix != "" and not any(key.startswith(around) for key in missing)
+        if loads_weights and prefix + self._told_by not in state_dict:
             self._reset_scales()
