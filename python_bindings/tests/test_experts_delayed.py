@@ -263,6 +263,16 @@ def test_checkpoints():
     assert equal(step(on_meta, normal(24, K)), step(with_weights(without), normal(24, K)))
 
 
+def test_scales_of_weights():
+    module = trained()
+    found = module.scales.scales_of_weights()
+    assert [each.shape for each in found] == [(EXPERTS,)] * 2
+    for scales, weight in zip(found, (module.gate_up, module.down), strict=True):
+        assert torch.equal(scales, torch.stack([scale_of(each.abs().max(), FORMATS[1]) for each in weight.detach()]))
+    found[1].zero_()
+    assert not module.scales.fp8_scale[1, 1].any()  # views
+
+
 def test_loads_of_other_parts_leave_scales():
     """A checkpoint of the layer's weights starts them anew, one of something else does not."""
     inner = trained()

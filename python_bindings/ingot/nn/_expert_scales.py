@@ -67,6 +67,10 @@ class ExpertScales(KeepsScales):
         """None: the experts' weights are those of another module."""
         return ()
 
+    def scales_of_weights(self) -> Sequence[torch.Tensor]:
+        """The delayed scales of each layer's weight, (experts,): views of the buffer."""
+        return self.fp8_scale[:, 1].unbind()
+
     def extra_repr(self) -> str:
         return f"experts={self.experts}, layers={self._rows}, history_length={self.history_length}"
 
