@@ -12,7 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import ingot
 from ingot.nn import ExpertScales, float8_all_gather, sync_amax_history
+from ingot.nn._scale_buffers import is_time_to_look
 from ingot.torch import DelayedScales, LinearOptions, experts_mlp, grouped_linear, linear
+from ingot.torch._module_operators import masks_of
 from torch_module_cases import sqnr
 
 EXPERTS, K, N, ROWS = 4, 32, 48, 40
@@ -139,6 +141,20 @@ def test_an_expert_without_rows_keeps_its_scale():
     assert not layer.scales.fp8_amax_history[0, 0, 1].any()
     assert torch.equal(layer.scales.fp8_scale[0, :, 1], kept[0, :, 1])
     assert (layer.scales.fp8_scale[0, 0, [0, 2, 3]] < kept[0, 0, [0, 2, 3]]).all()
+
+
+def test_when_the_host_sees_a_late_scale():
+    """What docs/experts.md says of an expert whose first rows come late: rows and gradients are read twice until the next look."""
+    layer = Layer()
+    with_rows = torch.tensor([9, 12, 24, 37], dtype=torch.int32)
+    for call in range(1, 17):
+        step(layer, normal(ROWS, K), call=lambda x: layer(x, with_rows if call >= 5 else ENDS))
+        sync_amax_history(layer)
+        assert bool((layer.scales.fp8_scale != 1).all()) == (call >= 5)
+        assert masks_of(layer.scales._starts) == ((0b101,) if call < 16 else (0,))  # of input and grad_output, not the weight
+        assert layer.scales.scales_started == (call == 16)
+    later = range(1, 20000)
+    assert [call for call in later if is_time_to_look(call)] == [1, 2, 3, 16, 64, 256, 1024, 4096, 16384]
 
 
 def test_no_tokens():

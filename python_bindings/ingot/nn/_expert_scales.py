@@ -39,7 +39,9 @@ class ExpertScales(KeepsScales):
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
     is a scale that is not made yet. An expert without rows notes a maximum of 0, and keeps its scale once its whole history is
     0, as every delayed scale does. One that has had none yet has no scale: it starts with the maxima of the first rows it
-    gets, for which all experts' tensors are cast twice while any lacks one."""
+    gets. While the host knows of any expert of a layer without a scale, for ever if one never has rows, all rows of that layer and
+    the gradients of its outputs are read twice, for these maxima and for the cast. The host looks in calls 1, 2, 3, 16, 64, 256,
+    and so on of sync_amax_history(), so the second reading goes on until the next one after the first rows."""
 
     def __init__(
         self,
