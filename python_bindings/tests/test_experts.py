@@ -332,11 +332,45 @@ def test_delayed_scales_of_a_model():
     with pytest.raises(LinearError, match="has 3 experts, but scales of 6: expert parallelism has divided them, which \"delayed\" does"):
         model(tokens)
     with pytest.raises(LinearError, match="has 3 of the 6 experts of its config: expert parallelism has divided them"):
-        experts.convert_experts_(model, "delayed")
+        experts.convert_experts_(model, "delayed", history_length=4)
     for convert in (lambda: experts.convert_experts_(other, "rowwise"), lambda: experts.quantize_experts_(other)):
-        experts.convert_experts_(other, "delayed")
+        experts.convert_experts_(other, "delayed", history_length=4)
         convert()
         assert not any("ingot_scales" in each for each in other.state_dict())
+
+
+def test_another_conversion_keeps_delayed_scales():
+    model, tokens = model_of("Mixtral").train(), torch.arange(32).view(2, 16) * 3
+    names = experts.convert_experts_(model, "delayed", history_length=4)
+    model(tokens, labels=tokens).loss.backward()
+    ingot.nn.sync_amax_history(model)
+    scales = [model.get_submodule(name).ingot_scales for name in names]
+    before = copy.deepcopy(model.state_dict())
+    assert experts.convert_experts_(model, "delayed", fast_gradients=True, history_length=4) == names
+    assert [model.get_submodule(name).ingot_scales for name in names] == scales
+    assert model.get_submodule(names[0]).ingot_options.fast_gradients
+    refused = r'^convert_experts_ history_length: is 16, but the histories of experts "model.layers.0.mlp.experts" have 4 steps: give this'
+    with pytest.raises(LinearError, match=refused):
+        experts.convert_experts_(model, "delayed")
+    after = model.state_dict()
+    assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
+    experts.convert_experts_(model, "rowwise")
+    state = {name: vars(model.get_submodule(name)).copy() for name in names}
+    with pytest.raises(LinearError, match='^ExpertScales "model.layers.0.mlp.experts" history_length: is 0, expected a number of steps'):
+        experts.convert_experts_(model, "delayed", history_length=0)
+    assert {name: vars(model.get_submodule(name)) for name in names} == state and list(model.state_dict()) == list(model_of("Mixtral").state_dict())
+    fresh = model_of("GptOss")
+    fresh.model.layers[1].mlp.experts._apply_gate = lambda gate_up: gate_up @ gate_up  # raises when it is tried
+    with pytest.raises(RuntimeError):
+        experts.convert_experts_(fresh, "delayed")
+    assert list(fresh.state_dict()) == list(model_of("GptOss").state_dict()) and fresh.config._experts_implementation != "ingot"
+    experts.convert_experts_(model, "delayed", history_length=4)
+    divided = model.get_submodule(names[1])
+    divided.down_proj = torch.nn.Parameter(divided.down_proj.detach()[:3].clone())
+    divided.config = copy.deepcopy(divided.config)
+    divided.config.num_local_experts = 3
+    with pytest.raises(LinearError, match="has 3 experts, but scales of 6"):
+        experts.convert_experts_(model, "delayed", history_length=4)
 
 
 def test_gathers_in_float8():

@@ -93,27 +93,28 @@ def convert_experts_(
     frozen ones get no gradient. recipe: "tensorwise", "delayed", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
     and fast_math: as LinearOptions and experts_mlp() have them. With "delayed" each module gets an ingot.nn.ExpertScales,
     `ingot_scales`, whose buffers are in its state_dict(), with histories of history_length steps; checkpoints load with and without
-    them, and the training loop has to call ingot.nn.sync_amax_history(model).
+    them, and the training loop has to call ingot.nn.sync_amax_history(model). Another call with "delayed" keeps them, one with another
+    recipe drops them.
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
-    whose experts are FP8 already, for another recipe, for hidden and intermediate sizes that are no multiples of 16, and for a
-    model on a GPU other than Hopper."""
+    whose experts are FP8 already, for another recipe, for a history_length that its histories do not have, for hidden and
+    intermediate sizes that are no multiples of 16, and for a model on a GPU other than Hopper, before it changes anything."""
     stacks = stacks_to_convert(model)
     check_recipe_of_experts("convert_experts_", recipe, fast_gradients)
-    if recipe == "delayed":
-        for name, module in stacks.items():
-            _refuse_divided(module, name)
+    names = {name: name or type(module).__name__ for name, module in stacks.items()}
+    # All that may raise, before anything changes.
+    scales = {name: _scales_of(module, names[name], history_length) for name, module in stacks.items() if recipe == "delayed"}
+    gates = {name: _clamped_gate(module) for name, module in stacks.items()}
     for name, module in stacks.items():
-        module._modules.pop(_SCALES, None)
         if recipe == "delayed":
-            weight = module.down_proj
-            layers = {"layers": 2, "history_length": history_length, "device": computing_device(weight)}
-            module.add_module(_SCALES, ExpertScales(weight.shape[0], **layers, name=name or type(module).__name__))
-        module.ingot_options = LinearOptions(recipe, name or type(module).__name__, fast_gradients=fast_gradients)
+            module.add_module(_SCALES, scales[name])
+        else:
+            module._modules.pop(_SCALES, None)
+        module.ingot_options = LinearOptions(recipe, names[name], fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
-        module.ingot_gate = _clamped_gate(module)
+        module.ingot_gate = gates[name]
         module.config._experts_implementation = NAME
     return list(stacks)
 
@@ -182,6 +183,22 @@ def _replace(module: torch.nn.Module, name: str, rows: torch.Tensor) -> None:
     module.register_buffer(f"{name}_scale_inv", scale_inv.view(experts, n))
 
 
+def _scales_of(module: torch.nn.Module, name: str, history_length: int) -> ExpertScales:
+    """For convert_experts_(): those that the module has, or new ones."""
+    _refuse_divided(module, name)
+    scales = module._modules.get(_SCALES)
+    if scales is None:
+        weight = module.down_proj
+        return ExpertScales(weight.shape[0], 2, history_length, device=computing_device(weight), name=name)
+    _refuse_scales_of_others(module, scales)
+    if scales.history_length != history_length:
+        raise LinearError(
+            f'convert_experts_ history_length: is {history_length!r}, but the histories of experts "{name}" have {scales.history_length} '
+            'steps: give this number to keep them, or drop them first by convert_experts_() with another recipe'
+        )
+    return scales
+
+
 def _refuse_divided(module: torch.nn.Module, name: str) -> None:
     """Maxima of experts are reduced over ranks by their number, which expert parallelism gives to others on each rank."""
     experts = module.down_proj.shape[0]
@@ -230,13 +247,17 @@ def _delayed_scales(self, hidden_states: torch.Tensor) -> Optional[DelayedScales
     scales = self._modules.get(_SCALES)
     if scales is None:
         return None
-    experts = self.down_proj.shape[0]
+    _refuse_scales_of_others(self, scales)
+    return scales(hidden_states)
+
+
+def _refuse_scales_of_others(module: torch.nn.Module, scales: ExpertScales) -> None:
+    experts = module.down_proj.shape[0]
     if scales.experts != experts:
         raise LinearError(
             f'experts "{scales.layer_name}": has {experts} experts, but scales of {scales.experts}: expert parallelism has divided them, '
             'which "delayed" does not take: take "tensorwise"'
         )
-    return scales(hidden_states)
 
 
 def _activation_of(self) -> Optional[str]:
