@@ -207,6 +207,19 @@ BOOST_AUTO_TEST_CASE(choices_for_experts_with_few_rows) {
   BOOST_TEST(chosen(fp8, 64, 32, 2048, 7168) == "wgmma:64x256x128:4:1:1");
 }
 
+// mma.sync has no tiles for many tokens.
+BOOST_AUTO_TEST_CASE(batch_invariant_experts_multiply_by_wgmma) {
+  for (DequantMatmulSpec spec : specs()) {
+    if (!spec.experts) continue;
+    spec.batch_invariant = true;
+    for (const std::int64_t m : kTokens) {
+      const DequantMatmulSpec first = dequant_order(spec, {m, 40 * 2880, 2880}, kHopper).front();
+      BOOST_TEST(first.tiling->wgmma, print(KernelSpec(first)) << " for " << m);
+      BOOST_TEST((m < 128 || first.tiling->tokens >= 64), print(KernelSpec(first)) << " for " << m);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(only_experts_with_few_rows_have_tiles_of_24_tokens) {
   for (DequantMatmulSpec spec : specs()) {
     spec.kernel = DequantKernel::sm90;

@@ -156,7 +156,7 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
   if (!wgmma_alone) add(kSm90MmaShapes, false);
   add(kSm90WgmmaShapes, true);
   if (has_few_rows(spec, size)) {
-    add(kSm90FewRowsMmaShapes, false);
+    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false);
     add(kSm90FewRowsWgmmaShapes, true);
   }
   return all;
