@@ -207,6 +207,42 @@ BOOST_AUTO_TEST_CASE(choices_for_experts_with_few_rows) {
   BOOST_TEST(chosen(fp8, 64, 32, 2048, 7168) == "wgmma:64x256x128:4:1:1");
 }
 
+// One expert in eight has more rows than the others, and where there are few rounds its second tiles may be one more.
+// Timed with 4 rows of 8 experts by Zipf's law (bench/results/weight_only_experts_h200.json): 128 tiles are one round
+// on 132 multiprocessors, 144 take twice as long.
+BOOST_AUTO_TEST_CASE(a_busy_expert_adds_no_round) {
+  const DequantMatmulSpec mx{
+      .weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu, .experts = true};
+  constexpr std::int64_t kMixtralN = 4096;
+  const MatmulSize size = size_of_experts({.m = 32, .n = kMixtralN, .k = 14336}, 8, std::nullopt);
+  const DequantTiling t = *dequant_order(mx, size, kHopper).front().tiling;
+  const auto rounds = [&](const std::array<std::int64_t, 8>& rows) {
+    std::int64_t tiles = 0;
+    for (const std::int64_t of : rows) tiles += divided_up(of, t.tokens) * divided_up(kMixtralN, t.rows);
+    return divided_up(tiles, 132 / t.split * t.blocks);
+  };
+  BOOST_TEST(rounds({12, 6, 4, 3, 2, 2, 2, 1}) == rounds({4, 4, 4, 4, 4, 4, 4, 4}), print(DequantKernel::sm90, t));
+  // Nobody needs a second tile with one row each, and larger tiles are slower.
+  const MatmulSize one = size_of_experts({.m = 8, .n = kMixtralN, .k = 14336}, 8, std::nullopt);
+  BOOST_TEST(print(DequantKernel::sm90, *dequant_order(mx, one, kHopper).front().tiling) == "mma:8x256x512:2:1:1");
+}
+
+// Four of many experts have one row each: whole tiles would leave multiprocessors idle. The fastest that were timed
+// (bench/results/weight_only_experts_h200.json and its former versions).
+BOOST_AUTO_TEST_CASE(choices_for_few_experts) {
+  const DequantMatmulSpec mx{
+      .weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu, .experts = true};
+  const auto chosen = [&](std::int64_t experts, std::int64_t n, std::int64_t k) {
+    const MatmulSize size = size_of_experts({.m = 4, .n = n, .k = k}, experts, std::nullopt);
+    return print(DequantKernel::sm90, *dequant_order(mx, size, kHopper).front().tiling);
+  };
+  BOOST_TEST(chosen(128, 5760, 2880) == "mma:8x192x256:3:2:1");
+  BOOST_TEST(chosen(128, 2880, 2880) == "mma:8x192x256:3:2:1");
+  BOOST_TEST(chosen(128, 1536, 2048) == "mma:8x128x128:9:4:1:blocks2");
+  BOOST_TEST(chosen(32, 2048, 7168) == "mma:8x64x512:4:2:2");
+  BOOST_TEST(chosen(8, 4096, 14336) == "mma:8x192x256:3:4:1");
+}
+
 // mma.sync has no tiles for many tokens.
 BOOST_AUTO_TEST_CASE(batch_invariant_experts_multiply_by_wgmma) {
   for (DequantMatmulSpec spec : specs()) {

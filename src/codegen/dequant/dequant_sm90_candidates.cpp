@@ -85,9 +85,22 @@ int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_g
 bool has_scale_inv_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90_factors(spec).into_codes; }
 
 // Is it like the matmuls of experts that were timed: up to 64 rows of each, in formats with eight or four bits whose
-// sums have no scale_inv of their own? (Timed were e4m3fn with scale_inv of rows, and MXFP4, by bf16.)
+// sums have no scale_inv of their own? (Timed were e4m3fn with scale_inv of rows, and MXFP4, by bf16.) And have so many
+// experts rows that whole tiles fill the GPU? Fewer are like one weight, whose K is split.
 bool has_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size) {
-  return spec.experts && size.m <= 64 && bits_of(spec.weight) != 6 && sum_group(spec) == 0;
+  constexpr std::int64_t kFewestColumns = 132 * 192;  // of an H200, in tiles of three warpgroups
+  return spec.experts && size.m <= 64 && size.n >= kFewestColumns && bits_of(spec.weight) != 6 && sum_group(spec) == 0;
+}
+
+// The host knows how many rows experts have on average. By Zipf's law one of eight experts has 3 times the mean: 12
+// rows where size_of_experts() says 6, for a mean of 4. (Of more experts, more have several times the mean.)
+constexpr std::int64_t kBusyRows = 2;  // of a busy expert, for each that size_of_experts() says
+constexpr double kBusyExperts = 0.125;
+
+// Do busy experts need a second tile where the others need one of 8 tokens? (In FP8, larger tiles for them were not
+// timed.)
+bool has_busy_experts(const DequantMatmulSpec& spec, const MatmulSize& size) {
+  return has_few_rows(spec, size) && bits_of(spec.weight) == 4 && size.m <= 8 && kBusyRows * size.m > 8;
 }
 
 // Does the kernel need more registers than a thread has? Where groups have scale_inv, a thread keeps two sets of sums.
@@ -146,19 +159,20 @@ void add_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const Sm90S
 std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                                 bool wgmma_alone) {
   std::vector<DequantTiling> all;
-  const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma) {
+  const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma, std::int64_t rows) {
     for (const Sm90Shape& shape : shapes) {
       // (Where stream-K cuts tiles depends on the number of tokens, and that of experts is not known.)
       if ((wgmma_alone || spec.experts) && shape.split == kStreamK) continue;
-      if (suits(shape.tokens, size.m)) add_sm90(spec, size, shape, wgmma, all);
+      if (suits(shape.tokens, rows)) add_sm90(spec, size, shape, wgmma, all);
     }
   };
-  if (!wgmma_alone) add(kSm90MmaShapes, false);
-  add(kSm90WgmmaShapes, true);
+  if (!wgmma_alone) add(kSm90MmaShapes, false, size.m);
+  add(kSm90WgmmaShapes, true, size.m);
   if (has_few_rows(spec, size)) {
-    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false);
-    add(kSm90FewRowsWgmmaShapes, true);
+    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false, size.m);
+    add(kSm90FewRowsWgmmaShapes, true, size.m);
   }
+  if (!wgmma_alone && has_busy_experts(spec, size)) add(kSm90FewRowsMmaShapes, false, kBusyRows * size.m);
   return all;
 }
 
@@ -216,6 +230,7 @@ struct DequantSm90Costs {
   double wgmma_step_ns = 41.45;  // the same for 64 tokens
   double ring_ns = 1579;         // from a stage's last use until its next codes have arrived
   double tile_ns = 0;            // to begin and end a tile
+  double mma_token = 0;          // part of the time that each of a tile's tokens beyond 8 adds, by mma.sync
   double write_ns = 187.3;       // to write 1024 outputs
   double exchange_ns = 2.933;
   double k_warps_ns = 438.5;
@@ -226,7 +241,8 @@ constexpr DequantSm90Costs kDequantSm90{};
 
 // Fitted to the 72 cases of bench/results/weight_only_experts_variants_h200.json. Of the tilings that are offered and
 // were timed, the choice is slower than the fastest one by 0.6 % on average and by 6 % at most. (Where K is no multiple
-// of 128, the times of MX by wgmma are those of the kernel before, divided by what :v11 gained over :v8.)
+// of 128, the times of MX by wgmma are those of the kernel before, divided by what :v11 gained over :v8.) mma_token:
+// the fastest tiling by mma.sync takes 9 to 23 % longer with 16 rows and 16 tokens than with 4 rows and 8, in MXFP4.
 constexpr DequantSm90Costs kDequantFewRows{.four = {0.0065, 0.02242, 0.0093},
                                            .wgmma_per_ns = 5557,
                                            .mx_wgmma_warp_ns = 0.102,
@@ -234,7 +250,8 @@ constexpr DequantSm90Costs kDequantFewRows{.four = {0.0065, 0.02242, 0.0093},
                                            .mx_byte_ns = 1.19,
                                            .mma_step_ns = 60,
                                            .wgmma_step_ns = 98,
-                                           .tile_ns = 600};
+                                           .tile_ns = 600,
+                                           .mma_token = 0.02};
 
 const DequantSm90Costs& costs_of(const DequantMatmulSpec& spec, const MatmulSize& size) {
   return has_few_rows(spec, size) ? kDequantFewRows : kDequantSm90;
@@ -289,10 +306,11 @@ double ns_of_copying(const DequantMatmulSpec& spec, const MatmulSize& size, cons
 struct Rounds {
   double stages, tiles, parts, blocks_at_once;
 };
-Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors) {
+// more: tiles along M, for each that experts with equal rows have.
+Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors, double more) {
   const int cluster = t.split * t.multicast;
   const double tiles_m = static_cast<double>(divided_up(size.m, t.tokens));
-  const double tiles = tiles_m * static_cast<double>(divided_up(size.n, std::int64_t{t.rows} * t.multicast));
+  const double tiles = more * tiles_m * static_cast<double>(divided_up(size.n, std::int64_t{t.rows} * t.multicast));
   const double one_each = clusters_at_once(multiprocessors, cluster);  // with one block on each multiprocessor
   const double room = one_each * t.blocks;
   const auto stages = static_cast<double>(divided_up(size.k, t.depth));
@@ -314,12 +332,9 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
           .blocks_at_once = at_once(blocks)};
 }
 
-}  // namespace
-
-double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
-                             int multiprocessors) {
+double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
+                       int multiprocessors, const Rounds& rounds) {
   const DequantSm90Costs& costs = costs_of(spec, size);
-  const Rounds rounds = rounds_of(size, t, multiprocessors);
   const double at_once = rounds.blocks_at_once;
   // Times of a stage.
   const double weights = static_cast<double>(t.rows) * t.depth;
@@ -342,7 +357,22 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& si
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   const double room = std::max(1, multiprocessors) * double{kDequantSharedTotal};
   const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
-  return costs.start_us + costs.ring_us * asked + longer(ns * 1e-3, all_bytes / costs.memory_per_us);
+  const double tokens = 1 + (t.wgmma ? 0 : costs.mma_token * (t.tokens - 8));
+  return costs.start_us + costs.ring_us * asked + tokens * longer(ns * 1e-3, all_bytes / costs.memory_per_us);
+}
+
+}  // namespace
+
+// Where there are few rounds, a busy expert's second tile may be one round more, which takes as long as any: an
+// estimate is the mean of that for equal rows, twice, and that with busy experts.
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
+                             int multiprocessors) {
+  const auto us = [&](double more) {
+    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more));
+  };
+  if (!has_busy_experts(spec, size)) return us(1);
+  const auto tiles = static_cast<double>(divided_up(kBusyRows * size.m, t.tokens));
+  return (2 * us(1) + us(1 - kBusyExperts + kBusyExperts * tiles)) / 3;
 }
 
 }  // namespace ingot
