@@ -490,14 +490,14 @@ def test_gpt_oss_is_one_operator_each_way():
     """Its gate and biases are known by what they compute; another gate is not."""
     module = model_of("GptOss").model.layers[0].mlp.experts
     experts.convert_experts_(module)
-    assert experts._fused_activation(module, module.ingot_gate) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
+    assert experts._fused_activation(module, module.ingot_is_clamped) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
     other = model_of("GptOss").model.layers[0].mlp.experts
     other._apply_gate = lambda gate_up: gate_up[..., ::2] * gate_up[..., 1::2]
     experts.convert_experts_(other)
-    assert experts._fused_activation(other, other.ingot_gate) is None
+    assert experts._fused_activation(other, other.ingot_is_clamped) is None
     plain = model_of("GptOss")
     recorded = recording_of_call(lambda: experts.run_products(plain, [16], torch.bfloat16, "rowwise"), "h200")
-    assert "sigmoid" in recorded and not any(hasattr(each, "ingot_gate") for each in plain.modules())  # which records, and converts nothing
+    assert "sigmoid" in recorded and not any(hasattr(each, "ingot_is_clamped") for each in plain.modules())  # which records, and converts nothing
     torch.manual_seed(1)
     hidden, index, weights = torch.randn(40, 64).requires_grad_(), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2).requires_grad_()
     given = (hidden, weights, *module.parameters())
@@ -507,8 +507,23 @@ def test_gpt_oss_is_one_operator_each_way():
         return y, *torch.autograd.grad(y.square().sum(), given)
 
     fused = step()
-    module.ingot_gate = None  # two grouped layers
+    module.ingot_is_clamped = False  # two grouped layers
     assert all(sqnr(*each) > 18 for each in zip(step(), fused)), [*map(sqnr, step(), fused)]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_gpt_oss_computes_with_the_numbers_that_it_has_now(compiled):
+    """alpha and limit are attributes that a program may change after the conversion."""
+    torch._dynamo.reset()
+    module = model_of("GptOss").model.layers[0].mlp.experts
+    plain = copy.deepcopy(module)
+    experts.convert_experts_(module)
+    call = torch.compile(module, backend="eager", fullgraph=True) if compiled else module
+    hidden, index, weights = torch.randn(40, 64), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2)
+    for alpha, limit in ((1.702, 7.0), (-1.0, 0.25), (3, 1)):
+        for each in (module, plain):
+            each.alpha, each.limit = alpha, limit
+        assert sqnr(plain(hidden, index, weights), call(hidden, index, weights)) > 20, (alpha, limit)
 
 
 def test_a_stack_that_is_given_alone_has_its_class_name():

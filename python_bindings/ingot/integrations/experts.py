@@ -106,7 +106,7 @@ def convert_experts_(
     names = {name: name or type(module).__name__ for name, module in stacks.items()}
     # All that may raise, before anything changes.
     scales = {name: _scales_of(module, names[name], history_length) for name, module in stacks.items() if recipe == "delayed"}
-    gates = {name: _clamped_gate(module) for name, module in stacks.items()}
+    clamped = {name: _is_clamped(module) for name, module in stacks.items()}
     for name, module in stacks.items():
         if recipe == "delayed":
             module.add_module(_SCALES, scales[name])
@@ -114,7 +114,7 @@ def convert_experts_(
             module._modules.pop(_SCALES, None)
         module.ingot_options = LinearOptions(recipe, names[name], fast_gradients=fast_gradients)
         module.ingot_fast_math = fast_math
-        module.ingot_gate = gates[name]
+        module.ingot_is_clamped = clamped[name]
         module.config._experts_implementation = NAME
     return list(stacks)
 
@@ -222,7 +222,7 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     experts = self.down_proj.shape[0]
     has_all = torch.is_grad_enabled() and _has_all_experts(self)
     activation = _activation_of(self)
-    fused = _fused_activation(self, getattr(self, "ingot_gate", None))
+    fused = _fused_activation(self, getattr(self, "ingot_is_clamped", False))
     if fused is not None:
         weights, biases = _operands_of_mlp(self)
         options = getattr(self, "ingot_options", _DEFAULT)
@@ -269,11 +269,10 @@ def _activation_of(self) -> Optional[str]:
 
 
 @torch.no_grad()
-def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
-    """gpt-oss's activation as an expression of gate and up, which take turns in its columns; None for a module that computes something
-    else of numbers of all sizes."""
+def _is_clamped(module: torch.nn.Module) -> bool:
+    """Does it compute gpt-oss's activation of gate and up, which take turns in its columns, of numbers of all sizes?"""
     if not hasattr(module, "alpha") or not hasattr(module, "limit") or not module.has_gate or not module.has_bias:
-        return None
+        return False
     alpha, limit = float(module.alpha), float(module.limit)
     with unset_fake_temporarily():  # numbers, also where a model is recorded
         sizes = torch.linspace(-3 * limit, 3 * limit, 61, dtype=torch.float32, device="cpu")
@@ -281,25 +280,34 @@ def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
         found = module._apply_gate(torch.stack((gate, up), -1).flatten(1))
         clamped = gate.clamp(max=limit)
         expected = clamped * torch.sigmoid(alpha * clamped) * (up.clamp(-limit, limit) + 1)
-        is_clamped = found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
-    if not is_clamped:
-        return None
-    return f"min(x, {limit:g}) * sigmoid({alpha:g} * min(x, {limit:g})) * (max(min(up, {limit:g}), -{limit:g}) + 1)"
+        return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def _fused_activation(self, gate: Optional[str]) -> Optional[str]:
+def _clamped_gate(module: torch.nn.Module) -> str:
+    """gpt-oss's activation as an expression, with the numbers that the module has now."""
+    # As texts: a compiler that has seen other numbers takes them for symbols, which no expression may have.
+    return _clamped_of(float(module.alpha).hex(), float(module.limit).hex())
+
+
+@torch.compiler.assume_constant_result
+def _clamped_of(alpha: str, limit: str) -> str:
+    alpha, limit = (f"{float.fromhex(each):.9g}" for each in (alpha, limit))
+    return f"min(x, {limit}) * sigmoid({alpha} * min(x, {limit})) * (max(min(up, {limit}), -{limit}) + 1)"
+
+
+def _fused_activation(self, is_clamped: bool) -> Optional[str]:
     """What experts_mlp() computes between the products; None for other modules, and for weights that FSDP2 gathers in FP8, of
-    which no columns are put in another order. gate: of _clamped_gate(), which convert_experts_() asks."""
+    which no columns are put in another order. is_clamped: of _is_clamped(), which convert_experts_() asks."""
     if hasattr(self, "down_proj_scale_inv"):
         return None
-    return _activation_of(self) if gate is None or is_gathered(self.gate_up_proj) else gate
+    return _clamped_gate(self) if is_clamped and not is_gathered(self.gate_up_proj) else _activation_of(self)
 
 
 def _operands_of_mlp(self) -> Tuple[Tuple[torch.Tensor, torch.Tensor], Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]]:
     """Both weights (experts, N, K), and the biases. Of pairs of gate and up, (experts, 2, N / 2, K), and all gates' biases first."""
     gate_up, down = (_weight_of(self, name) for name in ("gate_up_proj", "down_proj"))
     bias, down_bias = (getattr(self, name) if self.has_bias else None for name in ("gate_up_proj_bias", "down_proj_bias"))
-    if getattr(self, "ingot_gate", None) is not None:
+    if getattr(self, "ingot_is_clamped", False):
         gate_up = gate_up.unflatten(1, (-1, 2)).transpose(1, 2)
         bias = bias.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1)
     return (gate_up, down), (bias, down_bias)
@@ -347,8 +355,8 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     seen: Set[_Kind] = set()
     for module in filter(is_stack, model.modules()):
         for fast in (False, True):
-            gate = None if recipe is None else _clamped_gate(module)  # as if it were converted
-            _run_stack(module, tokens, (dtype, dtype), recipe, gate, (fast and recipe != "blockwise", fast), seen)
+            clamped = recipe is not None and _is_clamped(module)  # as if it were converted
+            _run_stack(module, tokens, (dtype, dtype), recipe, clamped, (fast and recipe != "blockwise", fast), seen)
 
 
 def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional[torch.dtype]) -> None:
@@ -362,8 +370,8 @@ def run_converted(model: torch.nn.Module, tokens: Sequence[int], dtype: Optional
         options = getattr(module, "ingot_options", _DEFAULT)
         fast = options.fast_gradients, getattr(module, "ingot_fast_math", False)
         dtypes = dtype or of_model if quantized else dtype or module.down_proj.dtype, module.down_proj.dtype
-        gate = getattr(module, "ingot_gate", None)
-        _run_stack(module, tokens, dtypes, None if quantized else options.recipe, gate, fast, seen)
+        clamped = getattr(module, "ingot_is_clamped", False)
+        _run_stack(module, tokens, dtypes, None if quantized else options.recipe, clamped, fast, seen)
 
 
 def converted_of(model: torch.nn.Module) -> List[str]:
@@ -377,12 +385,12 @@ def _run_stack(
     tokens: Sequence[int],
     dtypes: Tuple[torch.dtype, torch.dtype],
     recipe: Optional[str],
-    gate: Optional[str],
+    is_clamped: bool,
     fast: Tuple[bool, bool],
     seen: Set[_Kind],
 ) -> None:
     chosen = getattr(module.config, "num_experts_per_tok", 1)
-    fused = _fused_activation(module, gate) if recipe is not None else None
+    fused = _fused_activation(module, is_clamped) if recipe is not None else None
     if fused is not None:
         kind = (*_weight_of(module, "down_proj").shape, chosen, dtypes, recipe, fast, module.has_bias, fused)
         if kind not in seen:
