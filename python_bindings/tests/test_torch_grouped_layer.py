@@ -7,7 +7,7 @@ from conftest import devices_of_grouped_gemm
 import ingot.torch
 from ingot._pytorch import is_older
 from ingot.torch import LinearError, LinearOptions, _grouped_layer, experts_mlp, grouped_linear, linear
-from ingot.torch._experts import mlp_of_rows
+from ingot.torch._experts import mlp_of_rows, routed
 from torch.utils.checkpoint import checkpoint
 
 ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
@@ -344,6 +344,34 @@ def test_experts_mlp(recipe, device):
             act()
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
+
+
+@pytest.mark.parametrize("has_all", [True, False])
+def test_indices_of_every_dtype(has_all):
+    """Of more experts than 8 bits have numbers, and some that count as none; as int64 has them, and outputs of each token's experts."""
+    dtypes = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
+    experts, x, weights = 260, torch.randn(3, 16), torch.rand(3, 2)
+    gate_up, down = torch.randn(experts, 32, 16), torch.randn(experts, 16, 16)
+    biases = torch.randn(experts, 32), torch.randn(experts, 16)
+    operands = gate_up, down, LinearOptions("rowwise", name="moe"), False, has_all, biases
+    gate, up = (torch.einsum("tk,enk->ten", x, gate_up) + biases[0]).chunk(2, -1)
+    of_all = torch.einsum("ten,ekn->tek", torch.nn.functional.silu(gate) * up, down) + biases[1]
+    for dtype in dtypes:
+        numbers = [0, 100, 127 if dtype == torch.int8 else 200, 3, 1, 2]
+        if torch.iinfo(dtype).max > 255:
+            numbers[3:] = 259, 260, 300
+        if torch.iinfo(dtype).min < 0:
+            numbers[5] = -1
+        index = torch.tensor(numbers).view(3, 2)
+        found = mlp_of_rows(x, index.to(dtype), weights, *operands)
+        assert torch.equal(found, mlp_of_rows(x, index, weights, *operands)), dtype
+        known = (index >= 0) & (index < experts)
+        each = of_all[torch.arange(3)[:, None], index.clamp(0, experts - 1)] * (weights * known)[..., None]
+        assert (found - each.sum(1)).norm() < 0.1 * each.norm(), dtype
+        product = lambda weight: lambda rows, of_rows, ends: grouped_linear(rows, weight, ends=ends, options=operands[2])
+        second = lambda hidden, of_rows, ends: product(down)(hidden[:, :16], of_rows, ends)
+        two = [routed(x, each, weights, experts, product(gate_up), second, has_all) for each in (index.to(dtype), index)]
+        assert torch.equal(*two) and two[0].isfinite().all(), dtype
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())

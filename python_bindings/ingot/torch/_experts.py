@@ -71,8 +71,17 @@ class _Order(NamedTuple):
     weights: torch.Tensor  # (tokens, k), 0 for a choice that counts as none
 
 
+def _wide(top_k_index: torch.Tensor) -> torch.Tensor:
+    """In a dtype that holds the number of experts and that all operators take, as 8 bits and PyTorch's unsigned ones do not."""
+    return top_k_index if top_k_index.dtype in (torch.int32, torch.int64) else top_k_index.long()
+
+
+def _lacks_expert(top_k_index: torch.Tensor, experts: int) -> torch.Tensor:
+    return (top_k_index < 0) | (top_k_index >= experts)
+
+
 def _ordered(top_k_index: torch.Tensor, top_k_weights: torch.Tensor, experts: int, has_all: bool) -> _Order:
-    lacks = (top_k_index < 0) | (top_k_index >= experts)
+    lacks = _lacks_expert(top_k_index, experts)
     top_k_weights = top_k_weights.masked_fill(lacks, 0)
     top_k_index = top_k_index.clamp(0, experts - 1) if has_all else top_k_index.masked_fill(lacks, experts)
     # Of 16 bits: a radix sort takes a quarter of the passes that it takes for int64.
@@ -98,6 +107,7 @@ def routed(
     below 0 or from `experts` on counts as none. has_all: such an index is an exception, whose row is computed by some expert and
     counts for nothing; otherwise such rows, many where other ranks have their experts, are not computed."""
     tokens, chosen = top_k_index.shape
+    top_k_index = _wide(top_k_index)
     of_rows, order, inverse, ends, weights = _ordered(top_k_index, top_k_weights, experts, has_all)
     of_rows = of_rows.to(torch.int64)  # which tensors are indexed by
     # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
@@ -157,10 +167,11 @@ def mlp_of_rows(
         second = lambda rows, _, ends: product(rows, 1, ends, activation=activation)
         return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second, has_all)
     experts = down_weight.shape[0]
+    top_k_index = _wide(top_k_index)
     _, order, inverse, ends, weights = _ordered(top_k_index, top_k_weights, experts, has_all)
     of_tokens = inverse.to(torch.int32)
     if not has_all:
-        of_tokens = of_tokens.masked_fill(((top_k_index < 0) | (top_k_index >= experts)).reshape(-1), -1)
+        of_tokens = of_tokens.masked_fill(_lacks_expert(top_k_index, experts).reshape(-1), -1)
     rows = Rows((order // top_k_index.shape[1]).to(torch.int32), of_tokens, ends)
     by_row = _Permute.apply(weights.reshape(-1).float(), order, inverse)
     input = in_autocasts_dtype(hidden_states)
