@@ -7,8 +7,8 @@ by hand, and what the folder lacks is left out.
     scripts/performance_page.py --check                    # exit code 1 if they are not what the script writes
     scripts/performance_page.py --results DIR --page FILE  # performance.md of other results, such as those of gpu_check.sh
 
-A file is found by its name: cast_h200.json, cast_h100.json (one table for each device), or bench_cast.json, as
-gpu_check.sh names it. cast_again_h200.json has the casts that changed after cast_h200.json, for a separate table.
+A file is found by its name: cast_h200.json and cast_h100.json (the figures of both cards in one row), or bench_cast.json, as
+gpu_check.sh names it. Where cast_again_h200.json has a case of cast_h200.json again, its figure is on the page.
 Of gemm_untuned_h200.json, gemm_untuned_2_h200.json and so on, the newest list of a device counts.
 """
 
@@ -37,12 +37,11 @@ def slower(results: Results) -> list[str]:
             ours, theirs = kernels.gemm_times(case)
             if ours is not None and theirs is not None:
                 found.append((theirs / ours, f"GEMM {case['case']}: gemm_sm90 over cuBLASLt's best", file))
-    for _, file, content in results.of("cast"):
-        for case in content["cases"]:
-            if case.get("target") and "us" in case:
-                ratio = case["of_copy_ceiling"] / case["target"]
-                what = f"{case['case']} {case['rows']} x {case['cols']}: speed over its target"
-                found.append((ratio, what, file))
+    for file, case in kernels.cast_cases(results).values():
+        if case.get("target"):
+            ratio = case["of_copy_ceiling"] / case["target"]
+            what = f"{case['case']} {case['rows']} x {case['cols']}: speed over its target"
+            found.append((ratio, what, file))
     for _, file, content in results.of("eager"):
         cases = [case for case in content["cases"] if case["work"] == LAYER and "gpu_us" in case]
         us = {(case["layer"], case["size"]): case["gpu_us"]["median"] for case in cases}
@@ -155,8 +154,7 @@ SECTIONS = (
     ),
     (
         "Training",
-        "Tokens per second over Ingot's bf16, and in brackets how far the validation loss is from bf16's. How it is "
-        "compared: [training.md](training.md#a-language-model-in-c).",
+        "Tokens per second over Ingot's bf16. How it is compared: [training.md](training.md#a-language-model-in-c).",
         layers.training,
     ),
     (
@@ -199,6 +197,7 @@ def page(results: Results, title: str = "Performance", introduction: str = INTRO
         found = section(results)
         if found:
             lines += [f"## {title}", "", words, "", *found]
+            lines += [text for sentence in results.lacking(" ".join(found)) for text in (sentence, "")]
     return "\n".join(wrapped(lines)).rstrip("\n") + "\n"
 
 

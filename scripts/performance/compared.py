@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from performance.kernels import gemm_times, split
+from performance.kernels import cast_cases, gemm_times, split
 from performance.results import LAYER, RECIPES, Json, Results, geometric, median, percent, table, times
 
 WINS = 0.995  # a ratio below it is the peer's win
@@ -146,12 +146,11 @@ def experts(results: Results) -> Iterator[Duel]:
 
 
 def kernels(results: Results) -> Iterator[Duel]:
-    for device, file, found in results.of("cast"):
-        theirs = {(c["case"], c["rows"]): median(c) for c in (results.of_device("cast_torch", device) or {"cases": ()})["cases"]}
-        for case in found["cases"]:
-            other, own = theirs.get((case["case"], case["rows"])), median(case)
-            if other is not None and own is not None and case["rows"] == case["cols"] == 8192:
-                yield Duel("A cast, us", case["case"], "torch.compile", f"{own:.1f}", f"{other:.1f}", other / own, file)
+    for (device, name, rows, cols), (file, case) in cast_cases(results).items():
+        theirs = {c["case"]: median(c) for c in (results.of_device("cast_torch", device) or {"cases": ()})["cases"] if c["rows"] == rows}
+        own, other = case["us"]["median"], theirs.get(name)
+        if other is not None and rows == cols == 8192:
+            yield Duel("A cast, us", name, "torch.compile", f"{own:.1f}", f"{other:.1f}", other / own, file)
     for device, file, found in results.of("gemm_blocks"):
         deep = {c["case"]: median(c) for c in (results.of_device("deepgemm", device) or {"cases": ()})["cases"]}
         for case in found["cases"]:
@@ -241,8 +240,8 @@ SECTIONS = (
     ),
     (
         "Other libraries",
-        "In each row Ingot and the peer do the same work with the same recipe, and were measured in one run (experts, DeepGEMM and "
-        "weights: in two). \"Times as good\" is how many times as good as the peer Ingot is, in speed or in memory: above 1 Ingot is "
+        "In each row Ingot and the peer do the same work with the same recipe, and were measured in one run (experts, casts, "
+        "DeepGEMM and weights: in two). \"Times as good\" is how many times as good as the peer Ingot is, in speed or in memory: above 1 Ingot is "
         "better, and below 1, in bold, the peer. Of times and of memory it is the peer's figure over Ingot's, of speeds Ingot's over "
         "the peer's. torchao's layers are compiled by torch.compile; Ingot's run from eager where a row does "
         "not say compiled, and compiled under a trainer. GEMMs are those of Ingot's own kernel: where cuBLASLt is faster, the library "

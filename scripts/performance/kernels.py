@@ -2,74 +2,103 @@
 
 from __future__ import annotations
 
-from performance.results import Json, Results, geometric, median, percent, table, times
+import math
+
+from performance.results import Json, Results, beside, by_card, geometric, median, percent, table, times
 
 MODES = (
     *("tensor fast", "row fast", "tensor accurate", "row accurate"),
     *("blocks", "blocks read", "groups", "groups read"),
 )
 
+MOST_FIGURES = 20  # in a row of a table of casts
+
 
 # ---- casts -----------------------------------------------------------------------------------------------------------
 
 
+def cast_cases(results: Results) -> dict[tuple[str, str, int, int], tuple[str, Json]]:
+    """(file, case) of each (device, work, rows, columns) that was timed: cast_again's where it has one."""
+    found = {}
+    for name in ("cast", "cast_again"):
+        for device, file, content in results.of(name):
+            cases = ((case, (device, case["case"], case["rows"], case["cols"])) for case in content["cases"] if "us" in case)
+            found |= {key: (file, case) for case, key in cases}
+    return found
+
+
 def casts(results: Results) -> list[str]:
-    lines = []
-    for device, file, found in results.of("cast"):
-        torch = results.of_device("cast_torch", device)
-        compiled = {(c["case"], c["rows"]): median(c) for c in torch["cases"]} if torch else {}
-        rows = []
-        for case in found["cases"]:
-            us = median(case)
-            if us is None or (case["rows"], case["cols"]) != (8192, 8192):
-                continue
-            theirs = compiled.get((case["case"], 8192))
-            target = case.get("target")
-            rows.append(
-                (
-                    case["case"],
-                    f"{us:.1f}",
-                    f"{case['of_copy_ceiling']:.3f}",
-                    "-" if target is None else f"{target:.2f}",
-                    times(theirs / us if theirs else None),
-                )
+    of, cases = results.of("cast"), cast_cases(results)
+    if not of:
+        return []
+    peers = {device: results.of_device("cast_torch", device) for device, _, _ in of}
+    compiled = {(device, case["case"], case["rows"]): median(case) for device, found in peers.items() if found for case in found["cases"]}
+    rows = []
+    for work in dict.fromkeys(work for _, work, rows, cols in cases if (rows, cols) == (8192, 8192)):
+        each = [cases.get((device, work, 8192, 8192), ("", {}))[1] for device, _, _ in of]
+        ratios = [(compiled.get((device, work, 8192)), median(case)) for (device, _, _), case in zip(of, each, strict=True)]
+        target = next((case["target"] for case in each if case.get("target") is not None), None)
+        rows.append(
+            (
+                work,
+                beside(f"{case['us']['median']:.1f}" if case else "-" for case in each),
+                beside(f"{case['of_copy_ceiling']:.3f}" if case else "-" for case in each),
+                "-" if target is None else f"{target:.2f}",
+                beside(times(theirs / ours if theirs and ours else None) for theirs, ours in ratios),
             )
-        lines += [results.source(file, found) + "; 8192 x 8192, bf16 to e4m3fn:", ""]
-        lines += table(("work", "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
-        lines += ["All sizes, of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
-        lines += casts_by_size(found["cases"])
-        lines += casts_again(results, device)
+        )
+    lines = ["8192 x 8192, bf16 to e4m3fn:", ""]
+    lines += table((by_card("work", of), "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
+    lines += cast_sources(results, of)
+    lines += ["All sizes, per cent of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
+    older = {file for device, file, _ in of if results.of_device("cast_again", device)}
+    lines += casts_by_size(of, cases, older)
+    for device, file, found in results.of("cast_gathered"):
+        lines += ["Rows that an index names, next to plain casts of the same run, per cent of a copy's speed:", ""]
+        named = {(device, case["case"], case["rows"], case["cols"]): (file, case) for case in found["cases"] if "us" in case}
+        lines += casts_by_size([(device, file, found)], named, set()) + results.sources([(device, file, found)])
     return lines
 
 
-def casts_again(results: Results, device: str) -> list[str]:
-    """Cases that a later commit changed or added, measured without the others."""
-    lines = []
-    for name, what in (("cast_again", "what has changed since"), ("cast_gathered", "rows that an index names, next to plain casts")):
-        for of, file, found in results.of(name):
-            if of == device:
-                lines += [f"{results.source(file, found)}; {what}, of a copy's speed:", ""]
-                lines += casts_by_size(found["cases"])
-    return lines
+def cast_sources(results: Results, of: list[tuple[str, str, Json]]) -> list[str]:
+    told = []
+    for device, file, found in of:
+        again = [results.source(name, content) for other, name, content in results.of("cast_again") if other == device]
+        peers = [results.source(name, content) for other, name, content in results.of("cast_torch") if other == device]
+        told += [*again, ("with *, " if again else "") + results.source(file, found), *(f"torch.compile: {peer}" for peer in peers)]
+    return ["; ".join(told) + ".", ""]
 
 
-def casts_by_size(cases: list[dict]) -> list[str]:
-    """A column for each size, by columns; and the same compared with copies of the same size, if they were measured."""
-    lines = by_size(cases, "of_copy_ceiling")
-    if any("of_same_size_copy" in case for case in cases):
+def casts_by_size(of: list[tuple[str, str, Json]], cases: dict, older: set[str]) -> list[str]:
+    """A column for each size, by columns; and the same compared with copies of the same size, where they were measured."""
+    lines = by_size(of, cases, "of_copy_ceiling", older)
+    if any("of_same_size_copy" in case for _, case in cases.values()):
         lines += ["The same, of the speed of a copy of as many bytes, timed alternately with each:", ""]
-        lines += by_size(cases, "of_same_size_copy")
+        lines += by_size(of, cases, "of_same_size_copy", older)
     return lines
 
 
-def by_size(cases: list[dict], ratio: str) -> list[str]:
-    rows: dict[str, dict[tuple[int, int], str]] = {}
-    for case in cases:
-        if median(case) is not None:
-            rows.setdefault(case["case"], {})[case["rows"], case["cols"]] = f"{case[ratio]:.2f}"
-    sizes = sorted({size for row in rows.values() for size in row}, key=lambda size: (size[1], size[0]))
-    cells = ([work, *(row.get(size, "-") for size in sizes)] for work, row in rows.items())
-    return table(("work", *(f"{m}x{n}" for m, n in sizes)), cells)
+def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, older: set[str]) -> list[str]:
+    """In two tables or more where one would be too wide, the sizes of all cards first. Figures of files in `older` have a *."""
+    cards: dict[tuple[int, int], set[str]] = {}
+    for (device, _, *size), (_, case) in cases.items():
+        if ratio in case:
+            cards.setdefault((size[0], size[1]), set()).add(device)
+    sizes = sorted(cards, key=lambda size: (-len(cards[size]), size[1], size[0]))
+    works = list(dict.fromkeys(work for _, work, _, _ in cases))
+
+    def figure(device: str, work: str, size: tuple[int, int]) -> str:
+        file, case = cases.get((device, work, *size), ("", {}))
+        return f"{100 * case[ratio]:.0f}{'*' if file in older else ''}" if ratio in case else "-"
+
+    lines = []
+    wide = math.ceil(len(sizes) / math.ceil(len(sizes) * len(of) / MOST_FIGURES)) if sizes else 1
+    for part in (sizes[at : at + wide] for at in range(0, len(sizes), wide)):
+        there = [each for each in of if any(each[0] in cards[size] for size in part)]
+        rows = [[work, *(beside(figure(device, work, size) for device, _, _ in there) for size in part)] for work in works]
+        rows = [row for row in rows if any(cell != "-" for cell in row[1:])]
+        lines += table((by_card("work", there), *(f"{m}x{n}" for m, n in part)), rows)
+    return lines
 
 
 # ---- GEMMs -----------------------------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Optional
+import re
+from collections.abc import Callable
 
 from performance.kernels import split
-from performance.results import LAYER, RECIPES, Json, Results, median, percent, plot, table, times
+from performance.results import LAYER, RECIPES, Json, Results, beside, by_card, median, plot, table, times
 
 
 def gradients(results: Results) -> list[str]:
@@ -35,14 +36,19 @@ def square(case: Json) -> bool:
 
 
 def layers(results: Results) -> list[str]:
-    lines = []
-    for device, file, found in results.of("linear"):
-        lines += [results.source(file, found) + ":", ""]
-        for work in dict.fromkeys(case["work"] for case in found["cases"]):
-            rows = [row for case in found["cases"] if case["work"] == work for row in layer_rows(case)]
-            lines += table((work, "bf16, us", *RECIPES), rows)
-        lines += plot(results, f"linear_{device}.svg", "speed over Ingot's bf16 by recipe and size")
-    return lines
+    of, lines = results.of("linear"), []
+    for work in dict.fromkeys(case["work"] for _, _, found in of for case in found["cases"]):
+        timed = [each for each in of if any(case["work"] == work for case in each[2]["cases"])]
+        by_name = [
+            {name: cells for case in found["cases"] if case["work"] == work for name, *cells in layer_rows(case)} for _, _, found in timed
+        ]
+        rows = []
+        for name in dict.fromkeys(name for of_card in by_name for name in of_card):
+            cells = (of_card.get(name, ["-"] * (1 + len(RECIPES))) for of_card in by_name)
+            rows.append([name, *(beside(each) for each in zip(*cells, strict=True))])
+        lines += table((by_card(work, timed), "bf16, us", *RECIPES), rows) + results.sources(timed)
+    pictures = (plot(results, f"linear_{device}.svg", "speed over Ingot's bf16 by recipe and size") for device, _, _ in of)
+    return lines + [line for picture in pictures for line in picture]
 
 
 def layer_rows(case: Json) -> list[list[str]]:
@@ -120,36 +126,57 @@ def decoding_in_pytorch(results: Results) -> list[str]:
 
 
 def host(results: Results) -> list[str]:
-    lines = []
-    for _, file, found in results.of("linear"):
-        costs = found.get("host_us_of_a_256_step")
-        if isinstance(costs, dict):
-            rows = [(recipe, f"{us:.1f}") for recipe, us in costs.items()]
-            lines += [results.source(file, found) + ":", "", *table(("recipe", "us"), rows)]
-    return lines
+    of = [each for each in results.of("linear") if isinstance(each[2].get("host_us_of_a_256_step"), dict)]
+    costs = [found["host_us_of_a_256_step"] for _, _, found in of]
+    names = dict.fromkeys(recipe for each in costs for recipe in each)
+    rows = [(recipe, beside(f"{each[recipe]:.1f}" if recipe in each else "-" for each in costs)) for recipe in names]
+    return table((by_card("recipe", of), "us"), rows) + results.sources(of) if of else []
 
 
-def speed(value: Optional[float]) -> str:
-    """None where a run noted no speed: --shared-gpu."""
-    return "-" if value is None else f"{value:.2f}"
+def sweeps(results: Results) -> list[tuple[str, str, Json]]:
+    """As Results.of(), of the newer card first the shortest runs first."""
+    paths = sorted(results.folder.glob("train_sweep_*.json"))
+    found = [(path.stem.rsplit("_", 1)[1], path.name, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    return sorted(found, key=lambda each: each[0], reverse=True)
 
 
 def training(results: Results) -> list[str]:
-    lines = []
-    for path in sorted(results.folder.glob("train_sweep_*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        recipes = [r for r in RECIPES if any(r in c["recipes"] for c in found["compared"])]
-        rows = []
-        for case in found["compared"]:
-            cells = [f"{case['text']}, {case['blocks']} blocks", percent(case["bf16_spread"])]
-            for recipe in recipes:
-                one = case["recipes"].get(recipe)
-                cells.append(f"{speed(one['speed'])} ({percent(one['gap'], '+')})" if one else "-")
-            if case["recipes"]:
-                rows.append(cells)
-        lines += [results.source(path.name, found) + ":", ""]
-        lines += table(("text, size", "bf16's seeds differ by", *recipes), rows)
-    return lines
+    """Speeds in one table and losses in another. The rows of a card's longer runs say how long they are."""
+    of = sweeps(results)
+    steps = {file: re.sub(r".*_([0-9]+)_steps_.*", r"\1", file) for _, file, _ in of}
+    cards: dict[str, tuple[str, str, Json]] = {}
+    for each in of:
+        cards.setdefault(each[0], each)
+    rows: dict[str, dict[str, Json]] = {}
+    for device, file, found in of:
+        longer = f", {steps[file]} steps" if cards[device][1] != file else ""
+        for case in (case for case in found["compared"] if case["recipes"]):
+            rows.setdefault(f"{case['text']}, {case['blocks']} blocks{longer}", {})[device] = case
+    recipes = [r for r in RECIPES if any(r in case["recipes"] for row in rows.values() for case in row.values())]
+
+    def cells(what: str, text: Callable[[float | None], str]) -> list[list[str]]:
+        found = []
+        for name, row in rows.items():
+            written = [
+                beside(text(row[card]["recipes"].get(recipe, {}).get(what)) if card in row else "-" for card in cards) for recipe in recipes
+            ]
+            if any(cell != "-" for cell in written):  # --shared-gpu notes no speed
+                found.append([name, *written])
+        return found
+
+    if not rows:
+        return []
+    head = by_card("text, size", cards.values())
+    spread = {name: beside(hundredths(row[card]["bf16_spread"], "") if card in row else "-" for card in cards) for name, row in rows.items()}
+    lines = table((head, *recipes), cells("speed", times))
+    lengths = " · ".join(steps[file] for _, file, _ in cards.values())
+    lines += [f"How far the validation loss is from bf16's, per cent, after {lengths} steps:", ""]
+    lines += table((head, "bf16's seeds differ by", *recipes), ([name, spread[name], *gaps] for name, *gaps in cells("gap", hundredths)))
+    return lines + results.sources(of)
+
+
+def hundredths(share: float | None, sign: str = "+") -> str:
+    return "-" if share is None else f"{100 * share:{sign}.2f}"
 
 
 def losses_of_gpt(results: Results) -> list[str]:

@@ -14,6 +14,7 @@ from performance import ages
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECIPES = ("tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 LAYER = "layernorm, linear, sigmoid"  # what is compared with torch.compile
+CARDS = ("h200", "h100")  # whose figures stand in one row, in this order
 
 Json = dict[str, Any]
 
@@ -36,15 +37,27 @@ class Results:
         age = ages.mark(ROOT, str(found.get("benchmark", "")), str(found.get("commit", ""))) if self.link else ""
         return f"{told}{age} ({self.named(file)})"
 
+    def sources(self, of: Iterable[tuple[str, str, Json]]) -> list[str]:
+        """The line under a table that has the figures of each card in one row."""
+        told = "; ".join(self.source(file, found) for _, file, found in of) + "."
+        return [" ".join([told, *self.lacking(told)]), ""]
+
+    def lacking(self, told: str) -> list[str]:
+        """"No H100 result." under figures of an H200 alone, if the folder has others of an H100."""
+        here = [card for card in CARDS if any(self.folder.glob(f"*_{card}.json"))]
+        named = [card for card in here if f"NVIDIA {card.upper()}" in told]
+        sentences = [f"No {card.upper()} result." for card in here if named and card not in named]
+        return [sentence for sentence in sentences if sentence not in told]
+
     def of(self, name: str) -> list[tuple[str, str, Json]]:
-        """(device, file name, content) of each file <name>_<device>.json, or of bench_<name>.json."""
+        """(device, file name, content) of each file <name>_<device>.json, the newer card first, or of bench_<name>.json."""
         found = []
         for path in sorted(self.folder.glob(f"{name}_*.json")) + sorted(self.folder.glob(f"bench_{name}.json")):
             match = re.fullmatch(rf"{name}_([a-z]+[0-9]+[a-z0-9]*|cpu)\.json", path.name)
             if match or path.name == f"bench_{name}.json":
                 device = match[1] if match else ""
                 found.append((device, path.name, json.loads(path.read_text(encoding="utf-8"))))
-        return found
+        return sorted(found, key=lambda each: each[0], reverse=True)
 
     def of_device(self, name: str, device: str) -> Json | None:
         """The results of another benchmark on the same device."""
@@ -55,6 +68,18 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     head = list(head)
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows] + [""]
+
+
+def beside(cells: Iterable[str]) -> str:
+    """The figures of each card; one "-" where none has one."""
+    cells = list(cells)
+    return " · ".join(cells) if any(cell != "-" for cell in cells) else "-"
+
+
+def by_card(name: str, of: Iterable[tuple[str, str, Json]]) -> str:
+    """The head of a table's first column, with the cards in their order."""
+    cards = [device.upper() for device, _, _ in of if device]
+    return f"{name} ({' · '.join(cards)})" if cards else name
 
 
 def percent(share: float, sign: str = "", digits: int = 2) -> str:
