@@ -1,6 +1,7 @@
 """ingot.torch.linear in eager mode after its first call, which skips the checks: bits, messages, and how little Python
 runs."""
 
+import re
 import sys
 
 import pytest
@@ -12,7 +13,7 @@ from ingot import float8
 from ingot.float8 import GemmInputRole
 from ingot.float8.float8_training_tensor import hp_tensor_and_scale_to_float8
 from ingot.float8.float8_utils import tensor_to_scale
-from ingot.nn import Float8Linear
+from ingot.nn import Float8Linear, LayerNormLinear, sync_amax_history
 from ingot.torch import LinearError, LinearOptions, _linear, linear
 from ingot.torch._eager_linear import run_eager
 from ingot.torch._gathered_weight import GatheredWeight
@@ -210,19 +211,39 @@ def test_transforms_and_second_derivatives_after_a_call_that_went_well():
 
 
 def ingots_functions(call):
-    """The names of Ingot's Python functions that it enters in this thread, as does a backward on the CPU."""
-    names = []
+    """(file, name) of Ingot's Python functions that it enters in this thread, as does a backward on the CPU."""
+    found = []
 
     def note(frame, event, _):
         if event == "call" and "/ingot/" in frame.f_code.co_filename:
-            names.append(frame.f_code.co_name)
+            found.append((frame.f_code.co_filename.rpartition("/ingot/")[2], frame.f_code.co_name))
 
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
-    return names
+    return found
+
+
+@pytest.mark.parametrize("recipe", ingot.torch.RECIPES + ("delayed",))
+def test_no_code_of_experts_runs(recipe):
+    """scripts/performance/ages.py counts no commit of it for figures of layers: _NOT_DENSE_PYTHON."""
+    norm = torch.nn.LayerNorm(48, elementwise_affine=False)
+    made = [
+        lambda linear: Float8Linear.from_float(linear, recipe),
+        lambda linear: LayerNormLinear.from_parts(norm, linear, recipe=recipe, activation="sigmoid", fast_math=True),
+    ]
+    x = torch.randn(20, 48, dtype=torch.bfloat16, requires_grad=True)
+    for make in made:
+        module = make(torch.nn.Linear(48, 32, bias=False, dtype=torch.bfloat16))
+
+        def step():
+            sync_amax_history(module)  # of delayed scales
+            module(x).backward(torch.ones(20, 32, dtype=torch.bfloat16))
+
+        files = {file for file, _ in ingots_functions(step) + ingots_functions(step)}
+        assert files and not [file for file in files if re.search("expert|grouped|^integrations/", file)], files
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -234,7 +255,7 @@ def test_a_small_layer_enters_few_python_functions(recipe, bias):
     grad_output = torch.randn(20, 32, dtype=torch.bfloat16)
     for _ in range(3):
         layer(x).backward(grad_output)
-    entered = ingots_functions(lambda: layer(x).backward(grad_output))
+    entered = [name for _, name in ingots_functions(lambda: layer(x).backward(grad_output))]
     assert entered[0] == "forward"
     assert "backward" in entered
     assert len(entered) <= 6

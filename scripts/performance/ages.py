@@ -1,4 +1,5 @@
-"""How old a figure is: the commits since its run that changed what it times."""
+"""How old a figure is: the commits since its run that changed what it times. A commit that changed only comments and empty
+lines there does not count; one of a docstring or of a comment after code does."""
 
 from __future__ import annotations
 
@@ -15,8 +16,17 @@ def _families(*names: str) -> list[str]:
 _CASTS = _families("cast", "norm", "quantize", "pointwise")
 _GEMMS = _families("gemm")
 _DECODED = _families("dequant")
+# A layer without experts runs nothing of these: check_what_dense_layers_run() reads the includes, and test_torch_eager.py what
+# Python runs.
+_NOT_DENSE = ("src/nn/planning/**", "src/nn/**/*expert*", "src/nn/**/*grouped*")
+_NOT_DENSE_PYTHON = (
+    *("python_bindings/ingot/integrations/**", "python_bindings/ingot/**/*expert*", "python_bindings/ingot/**/*grouped*"),
+    *("python_bindings/csrc/**/*expert*.cpp", "python_bindings/csrc/**/*grouped*.cpp"),
+)
 _LAYERS = [*_CASTS, *_GEMMS, "src/nn"]
-_PYTHON = [*_LAYERS, "python_bindings/ingot", "python_bindings/csrc"]
+_DENSE_LAYERS = [*_LAYERS, *(f":(exclude,glob){files}" for files in _NOT_DENSE)]
+_PYTHON = [*_LAYERS, "python_bindings/ingot", "python_bindings/csrc"]  # of models: plans choose what is converted
+_DENSE_PYTHON = [*_PYTHON, *(f":(exclude,glob){files}" for files in (*_NOT_DENSE, *_NOT_DENSE_PYTHON))]
 # By the word of a file's `benchmark`, what it begins with; the first that fits. Nothing of ours is timed by those with [].
 _TIMED = {
     "cast, torch.compile": [],
@@ -31,22 +41,23 @@ _TIMED = {
     "weight_only": _DECODED,
     "generate": _DECODED,
     "decode_torch": _DECODED,
-    "linear from PyTorch": _PYTHON,
-    "linear": _LAYERS,
-    "train_sweep": _LAYERS,
+    "linear from PyTorch": _DENSE_PYTHON,
+    "linear": _DENSE_LAYERS,
+    "train_sweep": _DENSE_LAYERS,
     "tune": [*_GEMMS, "src/runtime/tuning"],
     "math": ["templates"],
     **dict.fromkeys(("several_gpus", "gpu_check", "train_gpt", "train_experts", "compare_experts", "torch_host"), _PYTHON),
     **dict.fromkeys(("trainers", "a Llama", "FSDP2", "the host's part of FSDP2", "kernels of one step", "tensor", "experts"), _PYTHON),
 }
+_CODE = r"^[[:space:]]*([^/#[:space:]]|/[^/]|#[a-z])"  # a line that is no comment: `// ...`, `# ...`, but #include is code
 MARK = re.compile(r", \d+ later commits? of its code")
 
 
 @functools.lru_cache(maxsize=None)
 def _commits_since(root: pathlib.Path, commit: str, paths: tuple[str, ...]) -> int:
-    command = ["git", "-C", str(root), "rev-list", "--count", f"{commit}..HEAD", "--", *paths]
+    command = ["git", "-C", str(root), "log", f"-G{_CODE}", "--format=%h", f"{commit}..HEAD", "--", *paths]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return int(found.stdout) if found.returncode == 0 else 0
+    return len(found.stdout.split()) if found.returncode == 0 else 0
 
 
 def mark(root: pathlib.Path, benchmark: str, commit: str) -> str:

@@ -4,6 +4,7 @@ of bench/results_form.py."""
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -323,15 +324,23 @@ def check_ages() -> None:
         git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run([*git, "init", "-q"], check=True)
         hashes = []
-        for file in ("src/nn/a.h", "README.md", "src/nn/b.h"):
+        experts = ("src/nn/linear/grouped_linear.h", "src/nn/modules/experts_mlp.h", "src/nn/planning/gpu_mesh.h")
+        files = [("src/nn/a.h", "int a;"), ("README.md", "a"), *((file, "int b;") for file in experts), ("src/nn/b.h", "#include")]
+        comments = ["// c\nint a;\n\n  // d\n", "# c\nint a;\n", "int a;\n"]  # they change no code, and the next one does
+        changes = [*files, ("src/nn/a.h", "int a;\n"), *(("src/nn/a.h", text) for text in comments), ("src/nn/a.h", "int b;  // c\n")]
+        for file, text in changes:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / file).write_text(file, encoding="utf-8")
+            (root / file).write_text(text, encoding="utf-8")
             subprocess.run([*git, "add", "-A"], check=True)
             subprocess.run([*git, "commit", "-q", "-m", file], check=True)
             hashes.append(subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:8])
-        assert ages.mark(root, "linear", hashes[0]) == ", 1 later commit of its code"
-        assert ages.mark(root, "linear", f"before {hashes[0]}") == ", 1 later commit of its code"
-        for benchmark, commit in (("linear", hashes[2]), ("gemm", hashes[0]), ("gemm, torch", hashes[0]), ("linear", "abc"), ("linear", "0" * 8)):
+        assert ages.mark(root, "linear", hashes[0]) == ", 3 later commits of its code"
+        assert ages.mark(root, "linear", f"before {hashes[0]}") == ", 3 later commits of its code"
+        for benchmark in ("linear", "train_sweep", "linear from PyTorch"):
+            assert ages.mark(root, benchmark, hashes[6]) == ", 1 later commit of its code", benchmark
+            assert ages.mark(root, benchmark, hashes[1]) == ", 3 later commits of its code", benchmark
+        assert ages.mark(root, "trainers", hashes[1]) == ", 6 later commits of its code"
+        for benchmark, commit in (("linear", hashes[-1]), ("gemm", hashes[0]), ("gemm, torch", hashes[0]), ("linear", "abc"), ("linear", "0" * 8)):
             assert ages.mark(root, benchmark, commit) == "", (benchmark, commit)
         try:
             ages.mark(root, "unheard of", hashes[0])
@@ -348,6 +357,17 @@ def check_ages() -> None:
             same = [text for _, text in ages.parts(joined)] == [text for _, text in ages.parts(page)]
             assert same == (page[:place].endswith("some")), joined
     assert ages.parts(page)[2:5] == [(3, "some words"), (5, ""), (6, "| b |")]
+
+
+def check_what_dense_layers_run() -> None:
+    """No file of a layer without experts includes one whose commits its figures do not count."""
+    left_out = re.compile(r"nn/planning/|nn/\w+/\w*(expert|grouped)")
+    files = [file for file in (ROOT / "src/nn").rglob("*") if file.suffix in (".h", ".cpp")]
+    dense = [file for file in files if not left_out.search(file.relative_to(ROOT).as_posix())]
+    assert 50 < len(dense) < len(files)
+    for file in dense:
+        found = [name for name in re.findall(r'#include "([^"]+)"', file.read_text(encoding="utf-8")) if left_out.search(name)]
+        assert not found, f"{file} includes {found}: scripts/performance/ages.py counts no commit of these for a dense layer"
 
 
 def check_the_comparison() -> None:
@@ -405,6 +425,7 @@ check_the_committed_page()
 check_the_form_of_results()
 check_what_a_page_says()
 check_ages()
+check_what_dense_layers_run()
 check_the_comparison()
 check_an_empty_folder()
 print("the page is the results'")
