@@ -5,6 +5,8 @@ A test that starts another interpreter takes seconds, so of each kind of them CI
 
 import gc
 import itertools
+import os
+import shutil
 
 import pytest
 
@@ -33,19 +35,26 @@ def rare_collections():
     gc.set_threshold(50_000, 20, 100)
 
 
-# What a backend of torch.compile() says when it finds no compiler: inductor, which asks CXX and g++, and Triton, which asks CC,
-# gcc and clang. Whether a graph on a GPU needs Triton depends on its operators.
+# What a backend of torch.compile() says when it finds no compiler, and where it looks: inductor, which asks CXX and g++, and Triton,
+# which asks CC, gcc and clang. Whether a graph on a GPU needs Triton depends on its operators.
 NO_COMPILER = {
-    "No working C++ compiler found": "torch.compile's backend inductor finds no C++ compiler (CXX or g++)",
-    "Failed to find C compiler": "Triton, which compiles graphs for torch.compile, finds no C compiler (CC, gcc or clang)",
-}
+    "No working C++ compiler found": ("torch.compile's backend inductor finds no C++ compiler (CXX or g++)", "CXX", ("g++",)),
+    "Failed to find C compiler": (
+        "Triton, which compiles graphs for torch.compile, finds no C compiler (CC, gcc or clang)", "CC", ("gcc", "clang")
+    ),
+}  # fmt: skip
+
+
+def has_compiler(variable, names):
+    """Is there one? Then a backend that finds none is a failure."""
+    return any(shutil.which(each) for each in (*os.environ.get(variable, "").split()[:1], *names))
 
 
 def without_compiler(error):
     """Why a test cannot pass where nothing is wrong with Ingot, or None. The text may be that of another process."""
     while error is not None:
-        for text, reason in NO_COMPILER.items():
-            if text in str(error):
+        for text, (reason, *places) in NO_COMPILER.items():
+            if text in str(error) and not has_compiler(*places):
                 return reason
         error = error.__cause__ or error.__context__
     return None

@@ -10,7 +10,21 @@ import pytest
 from conftest import without_compiler
 
 
-def test_inductor_without_a_compiler():
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A PATH of which the test knows what it has: a function adds a program to it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def add(name):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+
+    return add
+
+
+def test_inductor_without_a_compiler(programs):
     torch = pytest.importorskip("torch")
     import torch._inductor.config as config
     from torch._inductor.utils import fresh_inductor_cache
@@ -20,13 +34,21 @@ def test_inductor_without_a_compiler():
     with fresh_inductor_cache(), config.patch({"cpp.cxx": (None, "no-such-compiler")}), pytest.raises(Exception) as raised:
         compiled(torch.ones(8))
     assert without_compiler(raised.value) == "torch.compile's backend inductor finds no C++ compiler (CXX or g++)"
+    programs("gcc")
+    assert without_compiler(raised.value) is not None
+    programs("g++")  # so that it should have been found
+    assert without_compiler(raised.value) is None
 
 
-def test_triton_in_another_process():
+@pytest.mark.parametrize("name", ["gcc", "clang", "mine"])
+def test_triton_in_another_process(name, programs, monkeypatch):
     said = "RuntimeError: Failed to find C compiler. Please specify via CC environment variable."
     error = AssertionError("2 ranks failed")
     error.__cause__ = RuntimeError(f"rank 1:\n{said}")
+    monkeypatch.setenv("CC", "mine -m64")
     assert without_compiler(error) == "Triton, which compiles graphs for torch.compile, finds no C compiler (CC, gcc or clang)"
+    programs(name)
+    assert without_compiler(error) is None
 
 
 def test_other_errors():
