@@ -498,6 +498,33 @@ BOOST_AUTO_TEST_CASE(damaged_states_are_refused) {
   BOOST_TEST(scaling.save(stream) == text);
 }
 
+// Scales of one layer's experts follow each other; a call that began elsewhere would take another layer's.
+BOOST_AUTO_TEST_CASE(scales_of_other_slots_than_a_layers_experts_are_refused) {
+  DelayedScaling scaling(*backend);
+  BOOST_TEST(message([&] { scaling.add_experts("none", Dtype::e4m3fn, 0); }) ==
+             "delayed scaling slots \"none\": are of 0 experts, but a layer must have at least 1");
+  const int alone = scaling.add("alone", Dtype::e4m3fn);
+  const int input = scaling.add_experts("moe.input", Dtype::e4m3fn, 3);
+  const int gradient = scaling.add_experts("moe.grad_output", Dtype::e5m2, 3);
+  std::vector<float> memory(3 * kStartingScaleBytes / sizeof(float));
+  const MemoryRegion into{memory.data(), memory.size() * sizeof(float)};
+  const auto refusal = [&](int first, int experts) {
+    return message([&] { scaling.scale_of_experts(first, experts, into, stream); });
+  };
+  const std::string advice = "; give the index that add_experts() returned for a layer's, and their number";
+  const std::string not_first = "is not the first of a layer's experts" + advice;
+  BOOST_TEST(refusal(alone, 1) == "delayed scaling slot \"alone\": " + not_first);
+  BOOST_TEST(refusal(input + 1, 2) == "delayed scaling slot \"moe.input.1\": " + not_first);
+  BOOST_TEST(refusal(input, 6) == "delayed scaling slot \"moe.input.0\": is the first of 3 experts, not of 6" + advice);
+  BOOST_TEST(refusal(input, 2) == "delayed scaling slot \"moe.input.0\": is the first of 3 experts, not of 2" + advice);
+  BOOST_TEST(refusal(gradient, 0) ==
+             "delayed scaling slot \"moe.grad_output.0\": is the first of 3 experts, not of 0" + advice);
+  BOOST_TEST(refusal(7, 1) == "delayed scaling: there is no slot 7: 7 were added, numbered from 0");
+  BOOST_TEST(refusal(-1, 3) == "delayed scaling: there is no slot -1: 7 were added, numbered from 0");
+  BOOST_TEST(!scaling.is_allocated());
+  BOOST_TEST(scaling.scale_of_experts(gradient, 3, into, stream).amax.cols == 3);
+}
+
 BOOST_AUTO_TEST_CASE(what_cannot_be_is_refused) {
   BOOST_TEST(message([&] { DelayedScaling(*backend, {.history_length = 0}); }) ==
              "delayed scaling: history_length is 0, but must be at least 1");

@@ -98,9 +98,15 @@ int DelayedScaling::add(std::span<const DelayedSlot> slots) {
 }
 
 int DelayedScaling::add_experts(const std::string& name, Dtype dtype, int experts, bool pow2) {
+  if (experts < 1) {
+    refuse(fmt::format("delayed scaling slots \"{}\"", name),
+           fmt::format("are of {} experts, but a layer must have at least 1", experts));
+  }
   std::vector<DelayedSlot> slots;
   for (int e = 0; e < experts; ++e) slots.push_back({fmt::format("{}.{}", name, e), dtype, pow2});
-  return add(slots);
+  const int first = add(slots);
+  slots_[static_cast<std::size_t>(first)].experts = experts;
+  return first;
 }
 
 const DelayedScaling::Slot& DelayedScaling::at(int slot) const {
@@ -213,12 +219,18 @@ void DelayedScaling::note_started(int slot, const Stream& stream) {
 }
 
 LinearScale DelayedScaling::scale_of_experts(int first, int experts, const MemoryRegion& into, Stream& stream) {
+  const Slot& one = at(first);
+  if (one.experts == 0 || one.experts != experts) {
+    refuse(fmt::format("delayed scaling slot \"{}\"", one.name),
+           fmt::format("is {}; give the index that add_experts() returned for a layer's, and their number",
+                       one.experts == 0 ? "not the first of a layer's experts"
+                                        : fmt::format("the first of {} experts, not of {}", one.experts, experts)));
+  }
   bool starts = false;
   for (int slot = first; slot < first + experts; ++slot) starts |= needs_start(slot);
   allocate(stream);
   const AmaxHistoryTensors all = tensors(first, experts);
   if (!starts) return {.scale = all.scale, .amax = all.amax};
-  const Slot& one = at(first);
   LinearScale made = starting_scale(*backend_, {.dtype = one.dtype, .pow2 = one.pow2}, all.amax, into, stream);
   made.start->known = all.scale;
   made.start_spec = spec();

@@ -70,7 +70,8 @@ class INGOT_API DelayedScaling {
   int add(const std::string& name, Dtype dtype, bool pow2 = false);
   // Adds all of these, one after the other, or none if it throws. Returns the first index.
   int add(std::span<const DelayedSlot> slots);
-  // Adds one for each of a layer's experts (grouped_linear.h), called "<name>.0", "<name>.1", and so on.
+  // Adds one for each of a layer's experts (grouped_linear.h), called "<name>.0", "<name>.1", and so on. Throws
+  // Error{invalid_argument} without experts, too.
   int add_experts(const std::string& name, Dtype dtype, int experts, bool pow2 = false);
   int size() const { return static_cast<int>(slots_.size()); }
 
@@ -96,10 +97,11 @@ class INGOT_API DelayedScaling {
   // memory, and throws as start() does.
   LinearScale scale_of_cast(int slot, bool has_data, Stream& stream);
   void note_started(int slot, const Stream& stream);
-  // The scales of the slots that add_experts() has added from `first` on, f32[experts] each. While some of them need a
-  // start, these have, in each cast, the scale of the rows that it casts, in `into`: kStartingScaleBytes for each
-  // expert. sync_amax_history() makes their first one. An expert without rows goes on needing it; the others keep
-  // theirs. Throws as scale_of_cast() does, but a call may be captured.
+  // The scales of a layer's experts, f32[experts] each: `first` is what add_experts() has returned for them. While some
+  // of them need a start, these have, in each cast, the scale of the rows that it casts, in `into`: kStartingScaleBytes
+  // for each expert. sync_amax_history() makes their first one. An expert without rows goes on needing it; the others
+  // keep theirs. Throws Error{invalid_argument} for other slots, and as scale_of_cast() does, but a call may be
+  // captured.
   LinearScale scale_of_experts(int first, int experts, const MemoryRegion& into, Stream& stream);
 
   // Starts a slot without a layer: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its
@@ -135,6 +137,7 @@ class INGOT_API DelayedScaling {
     bool missing = false;        // has_scale, but there were no data to make a scale from
     bool is_new = false;         // started since the last sync_amax_history()
     std::int64_t new_steps = 0;  // in which it was
+    int experts = 0;             // of the first one of a layer's experts: how many there are
   };
 
   const Slot& at(int slot) const;
