@@ -249,9 +249,9 @@ BOOST_AUTO_TEST_CASE(every_tiling) {
         .spec = every_kind()[kind], .ends = {0, 1, 9, 9, 26, 59, 124, 131, 131}, .m = 132, .n = 3 * 1024 + 72, .k = k};
     const DequantExpertsData data(c);
     std::vector<DequantMatmulSpec> specs;
-    for (const std::int64_t m : {1, 16, 32, 64, 128}) {
+    for (const std::int64_t m : {1, 6, 16, 32, 64, 128}) {
       for (const DequantMatmulSpec& named : dequant_kernels(c.spec, device)) {
-        for (const DequantTiling& tiling : dequant_tilings(named, {.m = m, .n = 8 * c.n, .k = c.k}, device)) {
+        for (const DequantTiling& tiling : dequant_tilings(named, {.m = m, .n = 16 * c.n, .k = c.k}, device)) {
           DequantMatmulSpec spec = in_tiles(named, named.kernel, tiling);
           if (std::ranges::find(specs, spec) == specs.end()) specs.push_back(std::move(spec));
         }
