@@ -18,7 +18,7 @@
 
 namespace ingot {
 
-// Requires M, N > 0 and, unless along K, K > 0.
+// Requires M, N > 0 and, unless along K, K > 0: without a K the host gives it operands of one column, which are zero.
 template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90ThreadsOf<C>, 1)
     gemm_sm90_grouped([[maybe_unused]] const __grid_constant__ Sm90GroupedParams p) {

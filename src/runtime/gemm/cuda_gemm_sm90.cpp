@@ -12,6 +12,7 @@
 
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/types/experts.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
@@ -207,11 +208,8 @@ u32 expert_stride(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t 
   return scale_inv.cols == of_all ? 0 : static_cast<u32>(scale_inv.cols / experts);
 }
 
-}  // namespace
-
-void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream, Launcher& launcher) {
-  const MatmulSize size = gemm_size(spec, tensors);
-  if (size.m == 0 || size.n == 0) return;
+void launch_grouped(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, const MatmulSize& size,
+                    const Stream& stream, Launcher& launcher) {
   const std::int64_t experts = tensors.ends.experts;
   const GroupedGemmSpec chosen = with_grouped_tiling(spec, size, experts, launcher.multiprocessors());
   const GemmTensors gemm = gemm_tensors(tensors);
@@ -257,6 +255,35 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(config)},
                   params, stream);
+}
+
+// Sums of nothing: as of a K of 1 whose operands are zero. All of them lies outside a matrix of one element, where the
+// copy engine reads zeros. There are no groups, and so none of their scale_inv.
+void launch_grouped_of_nothing(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, const MatmulSize& size,
+                               Stream& stream, Launcher& launcher) {
+  constexpr std::int64_t kStride = 16;  // the copy engine's least, bytes
+  void* const zeros = stream.zeros(kMostExperts * sizeof(float));
+  GroupedGemmSpec of_one = spec;
+  GroupedGemmTensors one = tensors;
+  for (Tensor* const operand : {&one.a, &one.b}) {
+    *operand = matrix(zeros, operand->dtype, 1, 1, operand->device);
+    operand->row_stride = kStride / size_of(operand->dtype);
+  }
+  if (has_group_scale_inv(spec.gemm)) {
+    of_one.gemm.tiling.reset();
+    of_one.gemm.scale_a = of_one.gemm.scale_b = kTensorwise;
+    one.scale_inv_a = one.scale_inv_b = vector(zeros, Dtype::f32, 1, tensors.a.device);
+  }
+  launch_grouped(of_one, one, {.m = size.m, .n = size.n, .k = 1}, stream, launcher);
+}
+
+}  // namespace
+
+void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream, Launcher& launcher) {
+  const MatmulSize size = gemm_size(spec, tensors);
+  if (size.m == 0 || size.n == 0) return;
+  if (size.k == 0 && !spec.along_k) return launch_grouped_of_nothing(spec, tensors, size, stream, launcher);
+  launch_grouped(spec, tensors, size, stream, launcher);
 }
 
 }  // namespace ingot::cuda
