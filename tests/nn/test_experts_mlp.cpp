@@ -73,6 +73,7 @@ BOOST_FIXTURE_TEST_CASE(takes_biases_of_the_first_layer, Fixture) {
   for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
     small.config = config;
     small.activation = "min(x, 2) * sigmoid(1.702 * min(x, 2)) * (max(min(up, 2), -2) + 1)";
+    BOOST_TEST(clamped_swiglu(1.702, 2) == small.activation);
     expect_right(small);
     small.activation = "gelu(x)";
     expect_right(small);

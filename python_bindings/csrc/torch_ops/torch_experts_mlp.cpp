@@ -365,6 +365,7 @@ const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module
   module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
              "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a, "all_have_experts"_a, "up_bias"_a);
   bind_names(module, "experts", plans_of<ExpertsPlan>());
+  module.def("torch_clamped_swiglu", &clamped_swiglu, "alpha"_a, "limit"_a);
 });
 
 }  // namespace

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from .. import _core
 from ..nn import ExpertScales
 from ..nn._scale_buffers import computing_device
 from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
@@ -291,8 +292,7 @@ def _clamped_gate(module: torch.nn.Module) -> str:
 
 @torch.compiler.assume_constant_result
 def _clamped_of(alpha: str, limit: str) -> str:
-    alpha, limit = (f"{float.fromhex(each):.9g}" for each in (alpha, limit))
-    return f"min(x, {limit}) * sigmoid({alpha} * min(x, {limit})) * (max(min(up, {limit}), -{limit}) + 1)"
+    return _core.torch_clamped_swiglu(float.fromhex(alpha), float.fromhex(limit))
 
 
 def _fused_activation(self, is_clamped: bool) -> Optional[str]:

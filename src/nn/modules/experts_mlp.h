@@ -134,6 +134,10 @@ struct INGOT_API ExpertsMlpPlan {
   ExpertsMlpInputGradientScratch input_gradient_scratch(std::int64_t rows) const;
 };
 
+// gpt-oss's activation for ExpertsMlpPlanOptions: x * sigmoid(alpha * x) * (up + 1), where x is at most `limit` and up
+// is within +-limit. Its own have alpha = 1.702 and limit = 7.
+INGOT_API std::string clamped_swiglu(double alpha, double limit);
+
 // Throws as grouped_linear_plan() and mlp_plan() do.
 INGOT_API ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options);
 

@@ -55,6 +55,11 @@ ExpertsMlpCodes place_codes(MemoryPlaces& places, const GroupedLinearPlan& layer
 
 }  // namespace
 
+std::string clamped_swiglu(double alpha, double limit) {
+  return fmt::format("min(x, {1:.9g}) * sigmoid({0:.9g} * min(x, {1:.9g})) * (max(min(up, {1:.9g}), -{1:.9g}) + 1)",
+                     alpha, limit);
+}
+
 ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
   ExpertsMlpPlan plan{
       .subject = options.subject.empty() ? fmt::format("experts \"{}\"", options.name) : options.subject,

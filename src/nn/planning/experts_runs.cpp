@@ -99,9 +99,6 @@ void for_each_gradient(const TrainedExperts& of, const Compute& compute) {
   compute(Dtype::f32, true);
 }
 
-// gpt-oss's, as ingot.integrations.experts writes it.
-constexpr const char* kClampedSwiglu = "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)";
-
 // Each expert's bias, or its gradient; without elements if there is none.
 OwnedTensor bias_of(const GroupedLinearPlan& plan, Dtype dtype, const RunResources& resources) {
   return resources.zeros(dtype, plan.bias ? plan.experts : 0, plan.rows.shape.out_features);
@@ -256,7 +253,7 @@ void train_mlp(const TrainedExperts& of, const LinearConfig& config, bool fast_m
                                .shape = {.features = size.features, .hidden = size.hidden},
                                .up_bias = size.bias,
                                .dtypes = {.input = of.dtype},
-                               .activation = size.bias ? kClampedSwiglu : ExpertsMlpPlanOptions{}.activation,
+                               .activation = size.bias ? clamped_swiglu(1.702, 7) : ExpertsMlpPlanOptions{}.activation,
                                .fast_math = fast_math}),
              resources);
   run.infer();
