@@ -4,6 +4,7 @@ bench/train_experts.py measures the peak of whole steps on a GPU."""
 import pytest
 
 torch = pytest.importorskip("torch")
+from conftest import in_ci
 from ingot.torch import LinearOptions, experts_mlp
 from live_memory import LiveMemory, counted_backend
 from torch.autograd.graph import saved_tensors_hooks
@@ -24,15 +25,19 @@ def codes_bytes(recipe, features):
     return SLOTS.get(recipe, ROWS) * features * (128 + 4 * (recipe in SLOTS)) // 128
 
 
-def step(recipe, compiled, live, retain_graph=False):
-    """Returns what a forward's graph keeps (each memory once, without the operands), the bytes alive after each operator of
+OPERANDS = ("x", "weights", "up", "down")
+
+
+def step(recipe, compiled, live, retain_graph=False, trained=OPERANDS):
+    """trained: the operands that have gradients. Returns what a forward's graph keeps (each memory once, without the operands), the bytes alive after each operator of
     backward that Ingot has, and output and gradients."""
     torch._dynamo.reset()
     generator = torch.Generator().manual_seed(0)
     values = lambda *sizes: torch.randn(*sizes, generator=generator).bfloat16()
     x, weights, up, down = values(TOKENS, FEATURES), values(TOKENS, CHOSEN), values(EXPERTS, 2 * HIDDEN, FEATURES), values(EXPERTS, FEATURES, HIDDEN)
     index = torch.rand(TOKENS, EXPERTS, generator=generator).argsort(1)[:, :CHOSEN]
-    given = [each.requires_grad_() for each in (x, weights, up, down)]
+    given = [each.requires_grad_(name in trained) for name, each in zip(OPERANDS, (x, weights, up, down))]
+    wanted = [each for each in given if each.requires_grad]
     options = LinearOptions(recipe, name="moe", keep_weight_codes=False)
     call = lambda *each: experts_mlp(each[0], index, *each[1:], options)
     sizes, own = {}, {each.untyped_storage().data_ptr() for each in (*given, index)}
@@ -53,10 +58,10 @@ def step(recipe, compiled, live, retain_graph=False):
     live.restart()
     grad = torch.ones_like(output)
     if compiled:
-        gradients = torch.autograd.grad(output, given, grad, retain_graph=retain_graph)
+        gradients = torch.autograd.grad(output, wanted, grad, retain_graph=retain_graph)
     else:
         with live:
-            gradients = torch.autograd.grad(output, given, grad, retain_graph=retain_graph)
+            gradients = torch.autograd.grad(output, wanted, grad, retain_graph=retain_graph)
     calls = [(name.split(".")[1].removeprefix("experts_mlp_"), size) for name, size in live.calls if name.startswith("ingot.")]
     return kept, calls, [output, *gradients]
 
@@ -70,6 +75,29 @@ def test_what_a_forward_keeps(recipe, compiled):
     bound = codes_bytes(recipe, FEATURES) + codes_bytes(recipe, HIDDEN) + 4 * HIDDEN * ROWS
     assert bound <= kept <= bound + INDEX + SLACK
     assert recipe in SLOTS or kept < 0.85 * 2 * ROWS * (FEATURES + 3 * HIDDEN)
+
+
+@pytest.mark.parametrize(
+    "recipe,trained,compiled",
+    in_ci(
+        lambda recipe, trained, compiled: recipe == "rowwise" and compiled == (trained == "x up"),
+        RECIPES,
+        ["down", "up", "x down", "x up", "x weights"],
+        [False, True],
+    ),
+)
+def test_what_a_forward_keeps_for_some_gradients(recipe, trained, compiled):
+    """Codes of the input of each layer that trains, the first one's output where a gradient reaches it, and nothing else. The
+    gradients have the bits of a step that makes all."""
+    trained = trained.split()
+    kept, _, (output, *gradients) = step(recipe, compiled, LiveMemory(), trained=trained)
+    bound = codes_bytes(recipe, FEATURES) * ("up" in trained) + codes_bytes(recipe, HIDDEN) * ("down" in trained)
+    bound += 4 * HIDDEN * ROWS * (trained != ["down"])
+    assert bound <= kept <= bound + INDEX + SLACK
+    _, _, (whole, *all_gradients) = step(recipe, False, LiveMemory())
+    assert torch.equal(output, whole)
+    expected = dict(zip(OPERANDS, all_gradients))
+    assert all(map(torch.equal, gradients, [expected[name] for name in trained]))
 
 
 @WAYS

@@ -18,7 +18,8 @@ ExpertsMlpPlan plan_of(const ExpertsMlpCase& c) {
                            .dtypes = {.input = c.dtype},
                            .activation = c.activation,
                            .fast_math = c.fast_math,
-                           .grad_weight = c.grad_weights});
+                           .grad_up_weight = c.grad_up_weight,
+                           .grad_down_weight = c.grad_down_weight});
 }
 
 std::int64_t rows_of(const ExpertsMlpCase& c) { return c.tokens * c.choices; }
@@ -82,7 +83,7 @@ ExpertsMlpRun::Rows ExpertsMlpRun::route() {
 
 ExpertsMlpRun::ExpertsMlpRun(const ExpertsMlpCase& c, Backend& backend, Stream& stream)
     : plan(plan_of(c)),
-      wants{.up_weight = c.grad_weights, .down_weight = c.grad_weights, .up_bias = c.up_bias},
+      wants{.up_weight = c.grad_up_weight, .down_weight = c.grad_down_weight, .up_bias = c.up_bias},
       scales(c.config, 2, c.experts, backend, stream),
       case_(c),
       backend_(&backend),
@@ -311,7 +312,7 @@ void ExpertsMlpRun::check(const std::string& what) const {
   }
   const char* const names[] = {"output", "grad_input", "grad_router", "grad_up", "grad_down", "grad_up_bias"};
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    if ((i == 3 || i == 4) && !case_.grad_weights) continue;
+    if ((i == 3 && !case_.grad_up_weight) || (i == 4 && !case_.grad_down_weight)) continue;
     if (std::ranges::all_of(exact[i].values, [](double value) { return value == 0; })) {
       BOOST_TEST((found[i].values == exact[i].values), what << ": " << names[i]);
       continue;

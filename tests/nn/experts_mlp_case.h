@@ -21,7 +21,7 @@ struct ExpertsMlpCase {
   Dtype grad_weight = Dtype::bf16;
   bool accumulate = false;
   bool lacks = false;  // other ranks have every third choice's expert
-  bool grad_weights = true;
+  bool grad_up_weight = true, grad_down_weight = true;
   bool fast_math = false;
   bool up_bias = false;
 };

@@ -78,7 +78,7 @@ BOOST_FIXTURE_TEST_CASE(takes_biases_of_the_first_layer, Fixture) {
     small.activation = "gelu(x)";
     expect_right(small);
   }
-  small.grad_weights = false;
+  small.grad_up_weight = small.grad_down_weight = false;
   expect_right(small);
   ExpertsMlpRun all(small, *backend, stream);
   all.enqueue();
@@ -106,13 +106,47 @@ BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) 
   c.choices = 1;
   expect_right(c);
   c = small;
-  c.grad_weights = false;
+  c.grad_up_weight = c.grad_down_weight = false;
   expect_right(c);
   c.config = blockwise();
   expect_right(c);
-  c.grad_weights = true;
+  c.grad_up_weight = c.grad_down_weight = true;
   c.tokens = 0;
   expect_right(c);
+}
+
+// Forward makes and keeps codes for the weights alone that train, and their gradients have the bits of a step of both.
+BOOST_FIXTURE_TEST_CASE(keeps_nothing_for_a_layer_that_does_not_train, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {
+    small.config = config;
+    ExpertsMlpRun both(small, *backend, stream);
+    both.enqueue();
+    const std::int64_t rows = small.tokens * small.choices;
+    const ExpertsMlpSavedMemory all = both.plan.saved_memory(rows);
+    for (const bool trains_up : {true, false}) {
+      ExpertsMlpCase c = small;
+      c.grad_up_weight = trains_up;
+      c.grad_down_weight = !trains_up;
+      expect_right(c);
+      ExpertsMlpRun one(c, *backend, stream);
+      one.enqueue();
+      const ExpertsMlpSavedMemory saved = one.plan.saved_memory(rows);
+      BOOST_TEST(saved.up_bytes == (trains_up ? all.up_bytes : 0), describe(c));
+      BOOST_TEST(saved.down_bytes == (trains_up ? 0 : all.down_bytes), describe(c));
+      BOOST_TEST(saved.bytes < all.bytes);
+      for (const std::size_t at : {0U, 1U, 2U, trains_up ? 3U : 4U}) {
+        BOOST_TEST((one.results()[at].values == both.results()[at].values), describe(c) << ": " << at);
+      }
+      BOOST_TEST(error_of(
+                     [&] {
+                       ExpertsMlpWeightGradientTensors wrong = both.weight_gradient_tensors();
+                       wrong.saved = &one.saved;
+                       experts_mlp_weight_gradients(one.plan, *backend, wrong, {stream});
+                     },
+                     ErrorCode::invalid_argument)
+                     .find("the plan was made without it, so forward kept nothing for it") != std::string::npos);
+    }
+  }
 }
 
 // The second step has the scales that the first one has made, of the same data: its bits.
@@ -318,11 +352,11 @@ BOOST_FIXTURE_TEST_CASE(gradients_are_written_with_their_maxima, Fixture) {
       }
     }
   }
-  small.grad_weights = false;
+  small.grad_up_weight = small.grad_down_weight = false;
   counting.calls.clear();
   ExpertsMlpRun(small, counting, of_counting).enqueue();
   BOOST_TEST(!finds());
-  small.grad_weights = true;
+  small.grad_up_weight = small.grad_down_weight = true;
   small.config = tensorwise();
   ExpertsMlpRun(small, counting, of_counting).enqueue();
   BOOST_TEST(!finds());

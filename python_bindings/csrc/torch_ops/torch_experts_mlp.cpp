@@ -335,9 +335,9 @@ constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, for
 // weights?, is it gated?). saved and what is kept are pairs of bytes: a constant, and as many for every 128 rows. left:
 // bytes.
 nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
-                           const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
-                           bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts,
-                           bool up_bias) {
+                           const std::string& input, const std::string& weight, bool grad_up_weight,
+                           bool grad_down_weight, bool weight_again, bool fast_gradients, const std::string& activation,
+                           bool fast_math, bool all_have_experts, bool up_bias) {
   const auto [experts, features, hidden] = sizes;
   const LinearConfig config = config_of_experts(recipe_name, weight_again, fast_gradients);
   ExpertsPlan plan(experts_mlp_plan({.name = placeholder(0),
@@ -348,7 +348,8 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
                                      .dtypes = linear_dtypes(input, weight, std::nullopt),
                                      .activation = activation,
                                      .fast_math = fast_math,
-                                     .grad_weight = grad_weight}),
+                                     .grad_up_weight = grad_up_weight,
+                                     .grad_down_weight = grad_down_weight}),
                    all_have_experts);
   const auto bytes_of = [](const TorchSavedSize& size) { return nb::make_tuple(size.constant, size.per_unit); };
   const nb::tuple saved = bytes_of(plan.saved), kept_input = bytes_of(plan.kept_input);
@@ -362,8 +363,9 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
 }
 
 const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {
-  module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a, "all_have_experts"_a, "up_bias"_a);
+  module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_up_weight"_a,
+             "grad_down_weight"_a, "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a,
+             "all_have_experts"_a, "up_bias"_a);
   bind_names(module, "experts", plans_of<ExpertsPlan>());
   module.def("torch_clamped_swiglu", &clamped_swiglu, "alpha"_a, "limit"_a);
 });

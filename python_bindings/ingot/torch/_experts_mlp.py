@@ -139,6 +139,7 @@ def stacked(up: torch.Tensor) -> torch.Tensor:
 
 class _ExpertsMlp(torch.autograd.Function):
     """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again.
+    Of a layer whose weights do not train it keeps no codes.
     For M rows, tensors of 16 bits and a gated MLP of `hidden` these are M * (features + 5 * hidden) bytes: `features` and `hidden`
     of codes, 4 * hidden of that output. In 16 bits they would be 2 * M * (features + 3 * hidden)."""
 
@@ -281,10 +282,10 @@ def run_experts_mlp(
     # Of rows, whose number the GEMMs have, not of tokens.
     again = not wanted or is_gathered(up) or is_gathered(down)
     again = again or casts_weight_again(options.keep_weight_codes, rows.tokens[:, None], wanted)
-    trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
+    trains = [torch.is_grad_enabled() and each.requires_grad for each in (up, down)]
     experts, features, hidden = ops.fixed_sizes(down)
     sizes = experts, features, hidden
-    rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts, up_bias is not None)
+    rest = (input.dtype, up.dtype, *trains, again, options.fast_gradients, activation, fast_math, all_have_experts, up_bias is not None)
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)
     else:

@@ -42,12 +42,13 @@ struct ExpertsMlpPlanOptions {
   LinearDtypes dtypes{};                    // of input and weights; outputs have the input's
   std::string activation = "silu(x) * up";  // as MlpPlanOptions::activation
   bool fast_math = false;
-  bool grad_weight = true;  // as LinearPlanOptions::grad_weight, of both layers
-  std::string subject{};    // what messages call it; default: experts "<name>"
+  bool grad_up_weight = true, grad_down_weight = true;  // as LinearPlanOptions::grad_weight, of each layer
+  std::string subject{};                                // what messages call it; default: experts "<name>"
 };
 
-// What forward keeps for the gradients of weights, of M rows. For backward it keeps the first layer's output, a tensor
-// of its own: the largest by far, and free again once backward has read it.
+// What forward keeps for the gradients of weights, of M rows, and of each layer's only if the plan has its. For
+// backward it keeps the first layer's output, a tensor of its own: the largest by far, and free again once backward has
+// read it.
 struct ExpertsMlpSavedMemory {
   std::size_t up_begin = 0, up_bytes = 0;  // the regions of the layers
   std::size_t down_begin = 0, down_bytes = 0;

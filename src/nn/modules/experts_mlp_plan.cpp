@@ -15,13 +15,13 @@ namespace {
 constexpr const char* kRouterWeight = "router_weight";
 
 GroupedLinearPlanOptions layer_options(const ExpertsMlpPlanOptions& options, const std::string& subject,
-                                       const char* layer, const LinearShape& shape) {
+                                       const char* layer, const LinearShape& shape, bool grad_weight) {
   return {.name = fmt::format("{}.{}", options.name, layer),
           .config = options.config,
           .experts = options.experts,
           .shape = shape,
           .dtypes = {.input = options.dtypes.input, .weight = options.dtypes.weight},
-          .grad_weight = options.grad_weight,
+          .grad_weight = grad_weight,
           .fusion = {.fast_math = options.fast_math},
           .subject = subject};
 }
@@ -90,9 +90,10 @@ ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
   const auto [features, hidden, bias] = plan.shape;
   plan.up = grouped_linear_plan(
       layer_options(options, plan.subject, plan.gated ? "gate_up" : "up",
-                    {.in_features = features, .out_features = plan.hidden_columns(), .bias = options.up_bias}));
-  GroupedLinearPlanOptions down =
-      layer_options(options, plan.subject, "down", {.in_features = hidden, .out_features = features});
+                    {.in_features = features, .out_features = plan.hidden_columns(), .bias = options.up_bias},
+                    options.grad_up_weight));
+  GroupedLinearPlanOptions down = layer_options(
+      options, plan.subject, "down", {.in_features = hidden, .out_features = features}, options.grad_down_weight);
   down.fusion.prologue = activation;
   plan.down = grouped_linear_plan(down);
   plan.identity = mix(mix(plan.up.identity + 3) + plan.down.identity);
