@@ -29,20 +29,6 @@ namespace {
 constexpr std::int64_t kCheckedRows = 1048;
 constexpr std::int64_t kCheckedCols = 1336;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
-  std::vector<std::string> filters;
-  std::string json;
-  std::string commit;
-};
-
-std::vector<CastCase> chosen_cases(const Options& options) {
-  std::vector<CastCase> chosen = cast_cases();
-  std::erase_if(chosen, [&](const CastCase& c) { return !is_chosen(name(c), options.filters); });
-  return chosen;
-}
-
 void list(const std::vector<CastCase>& cases) {
   for (const CastCase& c : cases) {
     fmt::print("{:<74}{:<30}{}\n", name(c), c.traffic.text(), c.spec);
@@ -148,9 +134,9 @@ std::vector<std::vector<CastCase>> groups_of(const std::vector<CastCase>& cases)
   return groups;
 }
 
-int run(const Options& options) {
-  const std::vector<CastCase> cases = chosen_cases(options);
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+int run(const CaseOptions& options) {
+  std::vector<CastCase> cases = cast_cases();
+  keep_chosen(cases, options.filters, name);
   if (options.list) {
     list(cases);
     return 0;
@@ -166,6 +152,8 @@ int run(const Options& options) {
   report.before = bench.ceiling();
   for (const std::vector<CastCase>& group : groups_of(cases)) {
     for (CaseResult& result : bench.run(group)) report.cases.push_back(std::move(result));
+    // So that a killed run leaves its results so far.
+    if (!options.json.empty()) write_json(options.json, to_json(report));
   }
   report.after = bench.ceiling();
   report.host = bench.host_cost();
@@ -182,12 +170,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's casts against a device-to-device copy in the same run.", "bench_cast"};
-  ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
-      ->allow_extra_args(false);
-  app.add_flag("--quick", options.quick, "Fewer rounds of shorter graphs: does it run, not how fast");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
+  ingot::bench::CaseOptions options;
+  add_options(app, options);
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -33,15 +33,10 @@ using Clock = std::chrono::steady_clock;
 constexpr int kFinalRounds = 9;
 constexpr double kAny = 1e9;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
+struct Options : CaseOptions {
   bool every = false;
   double budget = 150;
-  std::string filter;
-  std::string calls;
-  std::string json;
-  std::string commit;
+  std::string calls{};
 };
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -175,10 +170,8 @@ void write(const std::string& path, const Machine& machine, double compile_s, co
 
 int run(const Options& options) {
   std::vector<ChoiceCase> cases = options.calls.empty() ? choice_cases() : read_choice_cases(options.calls);
-  std::erase_if(cases, [&](const ChoiceCase& c) {
-    return (name(c) + ", " + print(KernelSpec(c.call.spec))).find(options.filter) == std::string::npos;
-  });
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in it: --list");
+  keep_chosen(cases, options.filters,
+              [](const ChoiceCase& c) { return name(c) + ", " + print(KernelSpec(c.call.spec)); });
   if (options.list) {
     for (const ChoiceCase& c : cases) fmt::print("{:<48}{}\n", name(c), print(KernelSpec(c.call.spec)));
     return 0;
@@ -226,15 +219,11 @@ int main(int argc, char** argv) {
   CLI::App app{"Compares the kernels that Ingot chooses without tuning with the best that tuning finds.",
                "bench_choice"};
   ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name or spec");
-  app.add_flag("--quick", options.quick, "One round each: does it run, not how fast");
+  add_options(app, options);
   app.add_option("--calls", options.calls, "A file of other GEMMs: a name, a tab and a call as ingot tune takes it");
   app.add_flag("--every", options.every, "Time every kernel to the end, slow ones too, and write the times to --json");
   app.add_option("--budget", options.budget, "Seconds for all cases; cases beyond that are left out")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -13,11 +13,9 @@
 namespace ingot::bench {
 namespace {
 
-struct Options {
+struct Options : ResultOptions {
   bool list = false;
   int rounds = 7;
-  std::string json;
-  std::string commit;
 };
 
 int run(const Options& options) {
@@ -52,7 +50,6 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "How often to compile each kernel")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
+  add_options(app, options);
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

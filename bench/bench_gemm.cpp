@@ -38,15 +38,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
+struct Options : CaseOptions {
   bool tilings = false;
   bool mma = false;
   bool host = false;
-  std::vector<std::string> filters;
-  std::string json;
-  std::string commit;
 };
 
 struct Contender {
@@ -303,14 +298,9 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's FP8 GEMM and cuBLASLt's in the same run.", "bench_gemm"};
   ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
-      ->allow_extra_args(false);
-  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  add_options(app, options);
   app.add_flag("--tilings", options.tilings, "Try all of Ingot's tilings, not only its choice");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");
   app.add_flag("--host", options.host, "Time what a call costs the host, and nothing else");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -24,15 +24,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
+struct Options : CaseOptions {
   bool host = false;
   double fused_products = kFusedProducts;
-  std::string filter;
-  std::string recipe;
-  std::string json;
-  std::string commit;
+  std::string recipe{};
 };
 
 struct RecipeResult {
@@ -253,8 +248,9 @@ Json to_json(const CaseResult& result) {
   return json;
 }
 
-// Adds rates and cases. False if a result is wrong.
-bool run_cases(Bench& bench, const std::vector<LinearBenchCase>& cases, Json& json) {
+// Adds rates and cases, and writes them after each case, so that a killed run leaves its results so far. False if a
+// result is wrong.
+bool run_cases(Bench& bench, const std::vector<LinearBenchCase>& cases, const std::string& path, Json& json) {
   const Rates rates = bench.measure_rates();
   json["rates"] = {
       {"fp8_tflops", rates.fp8_tflops}, {"bf16_tflops", rates.bf16_tflops}, {"copy_tb_per_s", rates.tb_per_s}};
@@ -264,6 +260,7 @@ bool run_cases(Bench& bench, const std::vector<LinearBenchCase>& cases, Json& js
   for (const LinearBenchCase& c : cases) {
     results.push_back(bench.run(c, rates));
     json["cases"].push_back(to_json(results.back()));
+    if (!path.empty()) write_json(path, json);
     for (const RecipeResult& r : results.back().recipes) right = right && r.fault.empty();
   }
   print_table(results);
@@ -284,8 +281,7 @@ void add_host_steps(const std::vector<HostStep>& steps, Json& json) {
 
 int run(const Options& options) {
   std::vector<LinearBenchCase> cases = linear_cases();
-  std::erase_if(cases, [&](const LinearBenchCase& c) { return name(c).find(options.filter) == std::string::npos; });
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  keep_chosen(cases, options.filters, name);
   if (!options.recipe.empty()) static_cast<void>(recipe(options.recipe));
   if (options.list) {
     for (const LinearBenchCase& c : cases) fmt::print("{}\n", name(c));
@@ -296,7 +292,7 @@ int run(const Options& options) {
   Context context(*on_cuda);
   Bench bench(context, options);
   Json json = header("linear", machine_of(context, options.commit));
-  const bool right = options.host || run_cases(bench, cases, json);
+  const bool right = options.host || run_cases(bench, cases, options.json, json);
   add_host_steps(bench.host_steps(), json);
   if (!options.json.empty()) write_json(options.json, json);
   return right ? 0 : kFailed;
@@ -308,16 +304,12 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app{"Times a linear layer's step, forward and backward, with every recipe.", "bench_linear"};
   ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  add_options(app, options);
   app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
   app.add_option(
          "--fused-products", options.fused_products,
          "blockwise: with more products, tokens * in_features * out_features, the epilogue is a pass (inf: never)")
       ->capture_default_str();
   app.add_flag("--host", options.host, "Only what a small layer's step costs the host");
-  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -18,12 +18,10 @@
 namespace ingot::bench {
 namespace {
 
-struct Options {
+struct Options : ResultOptions {
   bool list = false;
   bool quick = false;
-  std::string folder;
-  std::string json;
-  std::string commit;
+  std::string folder{};
 };
 
 void list() {
@@ -69,7 +67,6 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "Print the kernels and exit");
   app.add_flag("--quick", options.quick, "Few samples: does it run, not how fast");
   app.add_option("--folder", options.folder, "Where to make the store and the bundle (default: the temporary folder)");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
+  add_options(app, options);
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

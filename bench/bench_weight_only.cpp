@@ -36,15 +36,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
+struct Options : CaseOptions {
   bool every = false;
-  std::string filter;
   std::vector<std::string> specs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row"};
-  std::vector<std::int64_t> tokens;  // empty: all tokens of the cases
-  std::string json;
-  std::string commit;
+  std::vector<std::int64_t> tokens{};  // empty: all tokens of the cases
 };
 
 struct Contender {
@@ -261,7 +256,7 @@ int run(const Options& options) {
   std::erase_if(cases, [&](const WeightOnlyCase& c) {
     const bool has_tokens =
         options.tokens.empty() || std::ranges::find(options.tokens, c.size.m) != options.tokens.end();
-    return !has_tokens || name(c).find(options.filter) == std::string::npos;
+    return !has_tokens || !is_chosen(name(c), options.filters);
   });
   if (cases.empty()) {
     throw Error(ErrorCode::invalid_argument, options.tokens.empty() ? "--filter" : "--tokens",
@@ -308,14 +303,10 @@ int main(int argc, char** argv) {
   CLI::App app{"Times GEMMs with weights in 8, 6 or 4 bits against cuBLASLt's with 16-bit weights.",
                "bench_weight_only"};
   ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  add_options(app, options);
   app.add_option("--tokens", options.tokens, "Only cases with these numbers of tokens, separated by commas")
       ->delimiter(',');
   app.add_option("--spec", options.specs, "The GEMMs to time: specs of dequant_matmul")->capture_default_str();
   app.add_flag("--every", options.every, "Try every tiling, not only the library's choice");
-  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

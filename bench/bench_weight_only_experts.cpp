@@ -31,13 +31,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
-  bool list = false;
-  bool quick = false;
+struct Options : CaseOptions {
   bool tilings = false;
-  std::vector<std::string> filters;
-  std::string json;
-  std::string commit;
 };
 
 // Of one expert.
@@ -430,12 +425,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Times matmuls of a mixture of experts by weights in 8 or 4 bits, in one launch.",
                "bench_weight_only_experts"};
   ingot::bench::Options options;
-  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
-      ->allow_extra_args(false);
-  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  add_options(app, options);
   app.add_flag("--tilings", options.tilings, "Try all tilings");
-  app.add_option("--json", options.json, "Write all figures to this file");
-  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
   return ingot::bench::run_program(app, argc, argv, [&] { return ingot::bench::run(options); });
 }

@@ -36,6 +36,19 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
   }
 }
 
+void add_options(CLI::App& app, ResultOptions& options) {
+  app.add_option("--json", options.json, "Write all figures to this file");
+  app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
+}
+
+void add_options(CLI::App& app, CaseOptions& options) {
+  app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
+  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
+      ->allow_extra_args(false);
+  app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
+  add_options(app, static_cast<ResultOptions&>(options));
+}
+
 bool is_chosen(const std::string& name, const std::vector<std::string>& filters) {
   return filters.empty() ||
          std::ranges::any_of(filters, [&](const std::string& text) { return name.find(text) != std::string::npos; });

@@ -25,6 +25,23 @@ inline constexpr int kSkipped = 77;
 // name.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run);
 
+// Where a benchmark's figures go.
+struct ResultOptions {
+  std::string json{};
+  std::string commit{};
+};
+
+// What a benchmark of many cases is told.
+struct CaseOptions : ResultOptions {
+  bool list = false;
+  bool quick = false;
+  std::vector<std::string> filters{};
+};
+
+// --json and --commit; of a benchmark of cases --list, --filter and --quick too.
+void add_options(CLI::App& app, ResultOptions& options);
+void add_options(CLI::App& app, CaseOptions& options);
+
 // Does the name of a case have one of these texts? Without filters, every case is chosen.
 bool is_chosen(const std::string& name, const std::vector<std::string>& filters);
 
