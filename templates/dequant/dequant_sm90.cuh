@@ -80,7 +80,7 @@ struct DequantConsumer {
       if constexpr (Output::kShares > 1 && Output::kEarlyShared)
         early = output.row_values(expert,
                                   output.shared_row(row, position.warp % Output::kOwnRowTiles) + position.lane / 8 * 4);
-      sums.sum(d, walk.span(), row, expert);
+      sums.sum(d, walk.span(), row, token, expert);
       if constexpr (Output::kShares == 1) {
         output.write_own(d, row, token, expert, values);
       } else if constexpr (Output::kLate) {
@@ -121,7 +121,7 @@ struct DequantConsumer {
         INGOT_UNROLL
         for (u32 wave = 0; wave < T.waves; ++wave) values[wave] = output.row_values({}, output.own_row(row, wave));
       }
-      sums.sum(d, walk.span(), row, {});
+      sums.sum(d, walk.span(), row, walk.token(), {});
       if (!stretch.owns()) {
         Part(p.cut, stretch.index(), position.warp, position.lane).write(d, position.lane);
         continue;

@@ -285,11 +285,14 @@ struct DequantProducer {
   }
 
   INGOT_DEVICE void run_x() {
-    const u32 bytes = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // per 64 k
+    constexpr u32 kBoxes = dequant_fits_tokens(T) ? T.tokens / 8 : 1;           // of a tile at most
+    const u32 of_box = dequant_x_box(T, p.m) * T.multicast * kDequantPart * 2;  // bytes per 64 k
     INGOT_UNROLL_BY(1)
     for (DequantWalk<T> walk(p, block); walk.more(); walk.advance()) {
-      walk.find();
+      const DequantExpert expert = walk.find();
       const u32 token = walk.token();
+      const u32 boxes = kBoxes == 1 ? 1 : dequant_token_tiles(T, expert.row_end - token);
+      const u32 bytes = boxes * of_box;
       const DequantSpan span = walk.span();
       INGOT_UNROLL_BY(1)
       for (u32 stage = span.begin; stage < span.end; ++stage) {
@@ -300,7 +303,11 @@ struct DequantProducer {
         ptx::mbarrier_arrive_expect_tx(full, now * bytes);
         INGOT_UNROLL
         for (u32 part = 0; part < dequant_parts(T); ++part) {
-          if (part < now) load_x(to + part * kPartXBytes, full, stage * dequant_parts(T) + part, token);
+          INGOT_UNROLL
+          for (u32 box = 0; box < kBoxes; ++box) {
+            if (part >= now || box >= boxes) break;
+            load_x(to + part * kPartXBytes + box * 1024, full, stage * dequant_parts(T) + part, token + 8 * box);
+          }
         }
         ring.advance();
       }

@@ -76,11 +76,12 @@ struct DequantSums {
 
   INGOT_DEVICE u32 parts_of(u32 stage) const { return min_of(dequant_parts(T), parts - stage * dequant_parts(T)); }
 
-  INGOT_DEVICE static void clear(TileSums& d) {
+  template <u32 Sums>
+  INGOT_DEVICE static void clear(float (&d)[T.waves][Sums]) {
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       INGOT_UNROLL
-      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+      for (u32 i = 0; i < Sums; ++i) d[wave][i] = 0.0F;
     }
   }
 
@@ -121,42 +122,54 @@ struct DequantSums {
 
   // Adds a group's sums, times its scale_inv, to the totals. (`any`: the group has sums already; otherwise adds
   // nothing.)
-  INGOT_DEVICE static void promote(TileSums& d, const TileSums& of_group, DequantGroups<Kind, T>& groups, u32 k,
-                                   bool any = true) {
+  template <u32 Sums>
+  INGOT_DEVICE static void promote(float (&d)[T.waves][Sums], const float (&of_group)[T.waves][Sums],
+                                   DequantGroups<Kind, T>& groups, u32 k, bool any = true) {
     groups.advance(k);
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       const float factors[2] = {any ? groups.factor(wave, 0, k) : 0.0F, any ? groups.factor(wave, 1, k) : 0.0F};
       INGOT_UNROLL
-      for (u32 i = 0; i < kSums; ++i) {
+      for (u32 i = 0; i < Sums; ++i) {
         d[wave][i] = fused_multiply_add(of_group[wave][i], factors[i / 2 % 2], d[wave][i]);
       }
     }
   }
 
   // If a warp has the sums of only one tile, it keeps those of even and of odd steps of 16 k apart: the tensor cores
-  // can take up a sum again only when they are done with it.
+  // can take up a sum again only when they are done with it. (Not where larger tiles have few tokens: a row's bits do
+  // not depend on how many its expert has.)
   static constexpr u32 kChains = T.waves * kTokenTiles == 1 ? 2 : 1;
-  using Chains = float[kChains][T.waves][kSums];
-  INGOT_DEVICE static void clear_chains(Chains& d) {
+  // Sums of `Eights` times 8 tokens by mma.sync.
+  template <u32 Eights>
+  using Chains = float[kChains][T.waves][4 * Eights];
+  template <u32 Eights>
+  INGOT_DEVICE static void clear_chains(Chains<Eights>& d) {
     INGOT_UNROLL
     for (u32 i = 0; i < kChains; ++i) clear(d[i]);
   }
-  INGOT_DEVICE static void join(Chains& d) {
+  template <u32 Eights>
+  INGOT_DEVICE static void join(Chains<Eights>& d) {
     INGOT_UNROLL
-    for (u32 i = 0; kChains == 2 && i < kSums; ++i) d[0][0][i] = d[0][0][i] + d[kChains - 1][0][i];
+    for (u32 i = 0; kChains == 2 && i < 4 * Eights; ++i) d[0][0][i] = d[0][0][i] + d[kChains - 1][0][i];
   }
 
-  // kBatch: tiles of 32 k that a warp loads before it multiplies. kGroupTiles: how many of them share a scale_inv.
-  static constexpr u32 kBatch = kPiece % 4 == 0 && T.tokens * T.waves <= 32 ? 4 : kPiece % 2 == 0 ? 2 : 1;
-  static constexpr u32 kGroupTiles = kGrouped ? min_of(kGroup / 32, kBatch) : kBatch;
+  // Tiles of 32 k that a warp loads before it multiplies so many eights of tokens. (Where groups have scale_inv, their
+  // sums' order depends on it, so it is the same for all.)
+  INGOT_HOST_DEVICE static constexpr u32 batch_of(u32 eights) {
+    const u32 tokens = 8 * (kGrouped ? kTokenTiles : eights);
+    const u32 most = dequant_fits_tokens(T) && !kGrouped ? 16 : 32;  // with more, a batch of 4 may spill
+    if (kPiece % 4 == 0 && tokens * T.waves <= most) return 4;
+    return kPiece % 2 == 0 ? 2 : 1;
+  }
 
   // Multiplies 32 k of a decoded fragment by mma.sync. b: for each 8 tokens, operand B of the two steps.
-  INGOT_DEVICE static void multiply_by_mma(Chains& d, u32 wave, const u32 (&a)[8], const u32 (&b)[kTokenTiles][4]) {
+  template <u32 Eights>
+  INGOT_DEVICE static void multiply_by_mma(Chains<Eights>& d, u32 wave, const u32 (&a)[8], const u32 (&b)[Eights][4]) {
     INGOT_UNROLL
     for (u32 step = 0; step < 2; ++step) {
       INGOT_UNROLL
-      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
+      for (u32 tile = 0; tile < Eights; ++tile) {
         float* const sums = &d[step % kChains][wave][4 * tile];
         float c[4] = {sums[0], sums[1], sums[2], sums[3]};
         multiply_add<X>(c, {a[4 * step], a[4 * step + 1], a[4 * step + 2], a[4 * step + 3]},
@@ -179,25 +192,27 @@ struct DequantSums {
     }
   }
 
-  template <u32 Tiles, bool Large>
-  INGOT_DEVICE static void multiply_loaded(Chains& d, DequantGroups<Kind, T>& groups,
-                                           const Words (&words)[Tiles][T.waves], const u32 (&b)[Tiles][kTokenTiles][4],
+  template <u32 Eights, u32 Tiles, bool Large>
+  INGOT_DEVICE static void multiply_loaded(Chains<Eights>& d, DequantGroups<Kind, T>& groups,
+                                           const Words (&words)[Tiles][T.waves], const u32 (&b)[Tiles][Eights][4],
                                            const MxWords& mx, u32 k) {
-    [[maybe_unused]] Chains of_group;
+    constexpr u32 kBatch = batch_of(Eights);
+    constexpr u32 kGroupTiles = kGrouped ? min_of(kGroup / 32, kBatch) : kBatch;  // that share a scale_inv
+    [[maybe_unused]] Chains<Eights> of_group;
     INGOT_UNROLL
     for (u32 i = 0; i < Tiles; ++i) {
       if constexpr (kGrouped) {
-        if (i % kGroupTiles == 0) clear_chains(of_group);
+        if (i % kGroupTiles == 0) clear_chains<Eights>(of_group);
       }
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) {
         u32 a[8];
         decode<Large>(words[i][wave], mx[wave], i, a);
-        multiply_by_mma(kGrouped ? of_group : d, wave, a, b[i]);
+        multiply_by_mma<Eights>(kGrouped ? of_group : d, wave, a, b[i]);
       }
       if constexpr (kGrouped) {
         if ((i + 1) % kGroupTiles == 0 || i + 1 == Tiles) {
-          join(of_group);
+          join<Eights>(of_group);
           // A tile by itself may be after the last k, within the last group, whose scale_inv may be Inf.
           promote(d[0], of_group[0], groups, k + 32 * i, Tiles > 1 || k < groups.p.k);
         }
@@ -209,11 +224,11 @@ struct DequantSums {
   // the 64 k of x that contain the first tile, in their second half if `odd`. Everything is loaded before anything is
   // multiplied, then the stage is released if `last`. mx: as for decode(), with the first tile's scale_inv in the
   // lowest bits.
-  template <u32 Tiles>
-  INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T>& groups, u32 codes, u32 x, u32 odd, u32 k,
+  template <u32 Eights, u32 Tiles>
+  INGOT_DEVICE void multiply_tiles(Chains<Eights>& d, DequantGroups<Kind, T>& groups, u32 codes, u32 x, u32 odd, u32 k,
                                    bool last, u32 slot, const MxWords& mx) const {
     Words words[Tiles][T.waves];
-    u32 b[Tiles][kTokenTiles][4];
+    u32 b[Tiles][Eights][4];
     const u32 row = position.lane % 8;
     const u32 at_x = x + row * 128 + (((odd * 4 + position.lane / 8) ^ row) * 16);
     INGOT_UNROLL
@@ -223,7 +238,7 @@ struct DequantSums {
         load_words(codes + wave * kBlockBytes + i * kDequantTileBytes<W>, words[i][wave]);
       }
       INGOT_UNROLL
-      for (u32 tile = 0; tile < kTokenTiles; ++tile) {
+      for (u32 tile = 0; tile < Eights; ++tile) {
         load_matrices((at_x ^ (i % 2 * 64)) + i / 2 * kPartXBytes + tile * 1024, b[i][tile]);
       }
     }
@@ -234,16 +249,18 @@ struct DequantSums {
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) any |= mx[wave][0] | mx[wave][1];
       if (__any_sync(0xffffffffU, (any & 0x80808080U) != 0)) {
-        multiply_loaded<Tiles, true>(d, groups, words, b, mx, k);
+        multiply_loaded<Eights, Tiles, true>(d, groups, words, b, mx, k);
         return;
       }
     }
-    multiply_loaded<Tiles, false>(d, groups, words, b, mx, k);
+    multiply_loaded<Eights, Tiles, false>(d, groups, words, b, mx, k);
   }
 
+  template <u32 Eights>
   INGOT_DEVICE void sum_by_mma(TileSums& sums, const DequantSpan& span, u32 first_row, const DequantExpert& expert) {
-    Chains d;
-    clear_chains(d);
+    constexpr u32 kBatch = batch_of(Eights);
+    Chains<Eights> d;
+    clear_chains<Eights>(d);
     DequantGroups<Kind, T> groups(p, expert, first_row + position.lane / 4, position.lane);
     if constexpr (kGrouped) groups.begin(span.begin * T.depth + position.piece * kPiece * 32);
     const u32 base = block.stages;
@@ -261,8 +278,8 @@ struct DequantSums {
           const u32 tile = position.piece * kPiece + batch;
           MxWords words{};
           if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
-          multiply_tiles<kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
-                                 k + 32 * tile, batch + kBatch >= kPiece, ring.stage, words);
+          multiply_tiles<Eights, kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes,
+                                         tile % 2, k + 32 * tile, batch + kBatch >= kPiece, ring.stage, words);
         }
       } else {
         INGOT_UNROLL_BY(1)
@@ -270,19 +287,31 @@ struct DequantSums {
              ++tile) {
           MxWords words{};
           if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
-          multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
-                            k + 32 * tile, false, 0, words);
+          multiply_tiles<Eights, 1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes,
+                                    tile % 2, k + 32 * tile, false, 0, words);
         }
         release_loaded_stage(ring.stage);
       }
       ring.advance();
     }
-    if constexpr (!kGrouped) join(d);
+    if constexpr (!kGrouped) join<Eights>(d);
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       INGOT_UNROLL
-      for (u32 i = 0; i < kSums; ++i) sums[wave][i] = d[0][wave][i];
+      for (u32 i = 0; i < kSums; ++i) sums[wave][i] = i < 4 * Eights ? d[0][wave][i % (4 * Eights)] : 0.0F;
     }
+  }
+  // The same for as many eights of tokens as the tile has.
+  template <u32 Eights>
+  INGOT_DEVICE void sum_eights(TileSums& sums, const DequantSpan& span, u32 first_row, const DequantExpert& expert,
+                               u32 eights) {
+    if constexpr (Eights > 1) {
+      if (eights < Eights) {
+        sum_eights<Eights - 1>(sums, span, first_row, expert, eights);
+        return;
+      }
+    }
+    sum_by_mma<Eights>(sums, span, first_row, expert);
   }
 
   static constexpr u32 kStepWords = kStep / 4;
@@ -522,13 +551,17 @@ struct DequantSums {
     release_stage(ring.stage);
   }
 
-  // Computes this warp's sums over the k of `span`, for the tile whose first row is `row`.
-  INGOT_DEVICE void sum(TileSums& d, const DequantSpan& span, u32 row, const DequantExpert& expert) {
+  // Computes this warp's sums over the k of `span`, for the tile whose first row is `row` and whose first token
+  // `token`.
+  INGOT_DEVICE void sum(TileSums& d, const DequantSpan& span, u32 row, [[maybe_unused]] u32 token,
+                        const DequantExpert& expert) {
     const u32 first_row = row + position.rows * T.waves * 64 + position.warp % 4 * 16;
     if constexpr (T.wgmma) {
       sum_by_wgmma(d, span, first_row, expert);
+    } else if constexpr (dequant_fits_tokens(T)) {
+      sum_eights<kTokenTiles>(d, span, first_row, expert, dequant_token_tiles(T, expert.row_end - token));
     } else {
-      sum_by_mma(d, span, first_row, expert);
+      sum_by_mma<kTokenTiles>(d, span, first_row, expert);
     }
   }
 };

@@ -172,8 +172,19 @@ INGOT_HOST_DEVICE constexpr bool dequant_sm90_exists(const DequantSm90Tiling& t,
          (dequant_shared_bytes<W>(t, kind) + kDequantReserved) * t.blocks_per_sm <= kDequantSharedTotal;
 }
 
+// Does a tile load and multiply only as many tokens as its expert has there, in eights? So an expert with few rows
+// takes no longer than in a smaller tile, and one with more rows reads its codes once. (wgmma multiplies all tokens.)
+INGOT_HOST_DEVICE constexpr bool dequant_fits_tokens(const DequantSm90Tiling& t) {
+  return t.experts && !t.wgmma && t.tokens > 8 && t.multicast == 1;
+}
+// Eights of tokens that a tile loads and multiplies, of which its expert has `rows` from the tile's first one on.
+INGOT_HOST_DEVICE constexpr u32 dequant_token_tiles(const DequantSm90Tiling& t, u32 rows) {
+  return dequant_fits_tokens(t) ? min_of(t.tokens / 8, ceil_div(rows, 8U)) : t.tokens / 8;
+}
+
 // Tokens in the tensor map's box, which one copy loads of x. Fewer than a tile's if x has no more.
 INGOT_HOST_DEVICE constexpr u32 dequant_x_box(const DequantSm90Tiling& t, u32 m) {
+  if (dequant_fits_tokens(t)) return 8;
   return t.multicast > 1 ? t.tokens / t.multicast : min_of(t.tokens, ceil_div(m, 8U) * 8);
 }
 

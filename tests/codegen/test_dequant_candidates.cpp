@@ -270,6 +270,25 @@ BOOST_AUTO_TEST_CASE(only_experts_with_few_rows_have_tiles_of_24_tokens) {
   }
 }
 
+// By mma.sync, experts' tiles load and multiply the eights of tokens that have rows, and no others; where x is loaded
+// for several blocks, and by wgmma, all.
+BOOST_AUTO_TEST_CASE(tiles_fit_the_tokens_of_their_experts) {
+  for (const u32 tokens : {8U, 16U, 32U}) {
+    for (u32 rows = 1; rows <= 40; ++rows) {
+      const DequantSm90Tiling t{.tokens = tokens, .experts = true};
+      const u32 loaded = dequant_x_box(t, 1000) * dequant_token_tiles(t, rows);
+      BOOST_TEST(loaded >= std::min(rows, tokens));
+      BOOST_TEST(loaded < std::min(rows, tokens) + 8);
+      BOOST_TEST(dequant_token_tiles({.tokens = tokens}, rows) == tokens / 8);
+    }
+  }
+  DequantSm90Tiling t{.tokens = 32, .wgmma = true, .experts = true};
+  BOOST_TEST((dequant_token_tiles(t, 1) == 4U && dequant_x_box(t, 1000) == 32U));
+  t.wgmma = false;
+  t.multicast = 2;
+  BOOST_TEST((dequant_token_tiles(t, 1) == 4U && dequant_x_box(t, 1000) == 16U));
+}
+
 BOOST_AUTO_TEST_CASE(experts_have_neither_stream_k_nor_a_split_of_mma) {
   for (DequantMatmulSpec spec : specs()) {
     if (!spec.experts) continue;

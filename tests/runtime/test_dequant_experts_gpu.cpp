@@ -52,6 +52,8 @@ std::vector<DequantMatmulSpec> with_kernels(const DequantMatmulSpec& spec) {
   if (!is_hopper() || !is_packed(spec.layout)) return all;
   all.push_back(in_tiles(spec, DequantKernel::sm90, {.tokens = 16, .depth = 128, .stages = 4, .split = 2}));
   all.push_back(
+      in_tiles(spec, DequantKernel::sm90, {.tokens = 32, .rows = 64, .depth = 64, .stages = 4, .k_warps = 2}));
+  all.push_back(
       in_tiles(spec, DequantKernel::sm90, {.wgmma = true, .tokens = 64, .rows = 128, .depth = 64, .stages = 6}));
   return all;
 }
