@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(choices_for_experts_with_few_rows) {
     return print(first.kernel, *first.tiling);
   };
   BOOST_TEST(chosen(mx, 1, 32, 2048, 7168) == "mma:8x256x512:2:1:1");
-  BOOST_TEST(chosen(mx, 4, 128, 1536, 2048) == "mma:8x256x512:2:1:1");
+  BOOST_TEST(chosen(mx, 4, 128, 1536, 2048) == "mma:16x256x512:2:1:1");  // with 4 rows it multiplies as many as 8x256
   BOOST_TEST(chosen(mx, 1, 128, 5760, 2880) == "mma:8x128x512:2:1:1:blocks2");  // rows of scale_inv have 90 bytes
   BOOST_TEST(chosen(mx, 16, 32, 2048, 7168) == "wgmma:24x128x128:7:1:1:waves2:blocks2");
   BOOST_TEST(chosen(mx, 64, 32, 2048, 7168) == "wgmma:64x256x256:3:1:1");

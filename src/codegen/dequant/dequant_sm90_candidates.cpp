@@ -97,10 +97,9 @@ bool has_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size) {
 constexpr std::int64_t kBusyRows = 2;  // of a busy expert, for each that size_of_experts() says
 constexpr double kBusyExperts = 0.125;
 
-// Do busy experts need a second tile where the others need one of 8 tokens? (In FP8, larger tiles for them were not
-// timed.)
+// Do busy experts need a second tile where the others need one of 8 tokens?
 bool has_busy_experts(const DequantMatmulSpec& spec, const MatmulSize& size) {
-  return has_few_rows(spec, size) && bits_of(spec.weight) == 4 && size.m <= 8 && kBusyRows * size.m > 8;
+  return has_few_rows(spec, size) && size.m <= 8 && kBusyRows * size.m > 8;
 }
 
 // Does the kernel need more registers than a thread has? Where groups have scale_inv, a thread keeps two sets of sums.
@@ -332,8 +331,9 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
           .blocks_at_once = at_once(blocks)};
 }
 
+// tokens: that tiles multiply, on average.
 double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
-                       int multiprocessors, const Rounds& rounds) {
+                       int multiprocessors, const Rounds& rounds, double tokens) {
   const DequantSm90Costs& costs = costs_of(spec, size);
   const double at_once = rounds.blocks_at_once;
   // Times of a stage.
@@ -357,8 +357,8 @@ double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, co
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   const double room = std::max(1, multiprocessors) * double{kDequantSharedTotal};
   const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
-  const double tokens = 1 + (t.wgmma ? 0 : costs.mma_token * (t.tokens - 8));
-  return costs.start_us + costs.ring_us * asked + tokens * longer(ns * 1e-3, all_bytes / costs.memory_per_us);
+  const double more = 1 + (t.wgmma ? 0 : costs.mma_token * (tokens - 8));
+  return costs.start_us + costs.ring_us * asked + more * longer(ns * 1e-3, all_bytes / costs.memory_per_us);
 }
 
 }  // namespace
@@ -367,12 +367,21 @@ double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, co
 // estimate is the mean of that for equal rows, twice, and that with busy experts.
 double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                              int multiprocessors) {
-  const auto us = [&](double more) {
-    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more));
+  const DequantSm90Tiling tiling = dequant_sm90_tiling(spec, t);
+  // A tile's tokens, where its expert has `rows`.
+  const auto tokens = [&](std::int64_t rows) {
+    return 8.0 * dequant_token_tiles(tiling, static_cast<u32>(std::min<std::int64_t>(rows, t.tokens)));
   };
-  if (!has_busy_experts(spec, size)) return us(1);
-  const auto tiles = static_cast<double>(divided_up(kBusyRows * size.m, t.tokens));
-  return (2 * us(1) + us(1 - kBusyExperts + kBusyExperts * tiles)) / 3;
+  const auto us = [&](double more, double of_tile) {
+    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more), of_tile);
+  };
+  const double even = tokens(size.m);
+  if (!has_busy_experts(spec, size)) return us(1, even);
+  const std::int64_t rows = kBusyRows * size.m;
+  const auto tiles = static_cast<double>(divided_up(rows, t.tokens));
+  return (2 * us(1, even) +
+          us(1 - kBusyExperts + kBusyExperts * tiles, (1 - kBusyExperts) * even + kBusyExperts * tokens(rows))) /
+         3;
 }
 
 }  // namespace ingot
