@@ -164,11 +164,11 @@ sanitize() {
   "$1" "$2_$3" 400 compute-sanitizer --tool "$2" --error-exitcode 9 "${ports[@]}" "$4" "--run_test=$5/small*"
 }
 
-# racecheck does not follow a lane that arrives at a barrier for its warp (templates/gemm/gemm_sm90_tiling.cuh).
+# racecheck does not follow a lane that arrives at a barrier for its warp (templates/ptx/mbarrier.cuh).
 make_templates_for_racecheck() {
   rm -rf "$out/templates"
   cp -r "$(dirname "$0")/../templates" "$out/templates"
-  sed -i 's/\(kSm90EachLaneReleases = \)false/\1true/' "$out/templates/gemm/gemm_sm90_tiling.cuh"
+  sed -i 's/\(kEachLaneArrives = \)false/\1true/' "$out/templates/ptx/mbarrier.cuh"
 }
 
 # The longest come first here, too. Files without a small suite end at once, and the table names them.
@@ -200,7 +200,7 @@ sanitizer() {
         sanitize start memcheck "$name" "$program" "$suite"
         sanitize start racecheck "$name" "$program" "$suite"
         ;;
-      runtime.gemm_sm90_gpu | runtime.gemm_pair_gpu | runtime.grouped_gemm_gpu)
+      runtime.gemm_sm90_gpu | runtime.gemm_pair_gpu | runtime.grouped_gemm_gpu | runtime.dequant_experts_gpu)
         sanitize start memcheck "$name" "$program" "$suite"
         INGOT_TEMPLATES=$out/templates sanitize start racecheck "$name" "$program" "$suite"
         ;;

@@ -199,7 +199,7 @@ struct DequantOutput {
     }
     if constexpr (T.split == 1) {
       __syncwarp();
-      if (position.lane == 0) ptx::mbarrier_arrive(arrived);
+      if (ptx::kEachLaneArrives || position.lane == 0) ptx::mbarrier_arrive(arrived);
     }
   }
 
@@ -239,7 +239,7 @@ struct DequantOutput {
       if (position.lane < T.split)
         ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + position.lane));
     } else {
-      if (position.lane == 0) ptx::mbarrier_arrive(block.drained);
+      if (ptx::kEachLaneArrives || position.lane == 0) ptx::mbarrier_arrive(block.drained);
     }
   }
 

@@ -76,8 +76,9 @@ struct DequantBlock {
       ptx::mbarrier_init(empty + 8 * i, kWarps * T.multicast);
     }
     // With a split, `arrived` counts bytes from the blocks of the cluster; otherwise it counts this block's own warps.
-    for (u32 i = 0; i < 2; ++i) ptx::mbarrier_init(arrived + 8 * i, T.split > 1 ? 1 : kWarps);
-    ptx::mbarrier_init(drained, kWarps * T.split);
+    constexpr u32 kArrivals = kWarps * ptx::kArrivalsOfWarp;
+    for (u32 i = 0; i < 2; ++i) ptx::mbarrier_init(arrived + 8 * i, T.split > 1 ? 1 : kArrivals);
+    ptx::mbarrier_init(drained, T.split > 1 ? kWarps * T.split : kArrivals);
     ptx::fence_mbarrier_init();
   }
 

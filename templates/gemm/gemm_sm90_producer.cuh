@@ -83,7 +83,7 @@ struct Sm90Block {
     INGOT_UNROLL
     for (u32 i = 0; i < T.stages; ++i) {
       ptx::mbarrier_init(full + 8 * i, loaders);
-      ptx::mbarrier_init(empty + 8 * i, kWarps * (kSm90EachLaneReleases ? 32 : 1));
+      ptx::mbarrier_init(empty + 8 * i, kWarps * ptx::kArrivalsOfWarp);
       if constexpr (C.along_k) ptx::mbarrier_init(landed() + 8 * i, 1);
     }
     ptx::fence_mbarrier_init();

@@ -41,7 +41,7 @@ struct Sm90Sums {
 
   // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
-    if constexpr (kSm90EachLaneReleases) return release_by_each_lane(stage);
+    if constexpr (ptx::kEachLaneArrives) return release_by_each_lane(stage);
     if constexpr (kGrouped) __syncwarp();  // all lanes have read scale_inv
     if constexpr (sm90_cluster_size(T) > 1) {
       if (position.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);

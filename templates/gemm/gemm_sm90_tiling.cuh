@@ -47,10 +47,6 @@ inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that a
 inline constexpr u32 kSm90MostExperts = 512;     // of a grouped GEMM; each takes 8 bytes of shared memory
 inline constexpr u32 kSm90EdgeThreads = 64;      // along K: of the producer's warpgroup, for stages of two experts
 inline constexpr u32 kSm90EdgeBarrier = 5;       // theirs; two warpgroups that multiply have 1 to 4
-// Does each lane that has read a stage say so, instead of one for its warp? compute-sanitizer's racecheck does not
-// follow a lane that arrives for others after __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
-// for it.
-inline constexpr bool kSm90EachLaneReleases = false;
 
 INGOT_HOST_DEVICE constexpr u32 sm90_cluster_size(const Sm90Tiling& t) { return t.cluster_m * t.cluster_n; }
 

@@ -101,12 +101,17 @@ rm "$work/seen/gpus" "$work/path/nvidia-smi"
 CUDA_VISIBLE_DEVICES=7 run 0 tests
 [ "$(sort "$work/seen/gpus" | uniq -c | xargs)" = '5 7' ] || fail "the GPUs: $(sort "$work/seen/gpus" | uniq -c | xargs)"
 
-echo '== racecheck sees gemm_sm90 with a template in which each lane releases a stage'
+echo '== racecheck sees gemm_sm90 and dequant_sm90 with a template in which each lane arrives'
 fresh
-program runtime_gemm_sm90 '
-  echo "$1 $(grep -c "EachLaneReleases = true" "${INGOT_TEMPLATES:-/none}/gemm/gemm_sm90_tiling.cuh" 2>/dev/null)" >>$SEEN/gemm'
+for of in gemm_sm90 dequant_experts; do
+  program runtime_$of '
+    echo "$1 $(grep -c "kEachLaneArrives = true" "${INGOT_TEMPLATES:-/none}/ptx/mbarrier.cuh" 2>/dev/null)" >>$SEEN/arrivals'
+done
 run 0 sanitizer
-[ "$(sort "$work/seen/gemm" | xargs)" = '--run_test=test_gemm_sm90_gpu/small* --run_test=test_gemm_sm90_gpu/small* 1' ] || fail "gemm_sm90: $(cat "$work/seen/gemm")"
+for of in gemm_sm90 dequant_experts; do
+  seen=$(grep $of "$work/seen/arrivals" | sort | xargs)
+  [ "$seen" = "--run_test=test_${of}_gpu/small* --run_test=test_${of}_gpu/small* 1" ] || fail "$of: $seen"
+done
 touch "$work/out/templates/of_an_earlier_run"
 run 0 sanitizer
 [ -e "$work/out/templates/of_an_earlier_run" ] && fail 'racecheck takes the templates of an earlier run'
