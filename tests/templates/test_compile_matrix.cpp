@@ -306,22 +306,32 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
     }
   }
   const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
-  for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
-    for (const DequantMatmulSpec& of :
-         {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
-          {.weight = Dtype::e5m2, .scale = kRowGroups},
-          {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
-          {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
-          {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu}}) {
+  const auto add_offered = [&](DequantMatmulSpec spec, const MatmulSize& size) {
+    spec.kernel = DequantKernel::sm90;
+    for (const DequantTiling& tiling : dequant_tilings(spec, size, place)) {
+      spec.tiling = tiling;
+      add(spec, target_for(9, 0));
+    }
+  };
+  const DequantMatmulSpec fp8{.weight = Dtype::e4m3fn, .scale = kRowwise};
+  const DequantMatmulSpec mx{.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu};
+  for (DequantMatmulSpec spec : {fp8,
+                                 {.weight = Dtype::e5m2, .scale = kRowGroups},
+                                 {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
+                                 {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
+                                 mx}) {
+    for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
       for (const bool experts : {false, true}) {
-        DequantMatmulSpec spec = of;
-        spec.kernel = DequantKernel::sm90;
         spec.experts = experts;
-        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
-          spec.tiling = tiling;
-          add(spec, target_for(9, 0));
-        }
+        add_offered(spec, {m, 8192, 8192});
       }
+    }
+  }
+  // Many experts with few rows have other tilings, and where K is short.
+  for (DequantMatmulSpec spec : {fp8, mx, {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16}}) {
+    spec.experts = true;
+    for (const std::int64_t m : {2, 6, 16, 20, 32, 64}) {
+      for (const std::int64_t k : {768, 8192}) add_offered(spec, {m, 65536, k});
     }
   }
   std::vector<Job> unique;

@@ -92,14 +92,26 @@ bool has_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size) {
   return spec.experts && size.m <= 64 && size.n >= kFewestColumns && bits_of(spec.weight) != 6 && sum_group(spec) == 0;
 }
 
-// The host knows how many rows experts have on average. By Zipf's law one of eight experts has 3 times the mean: 12
-// rows where size_of_experts() says 6, for a mean of 4. (Of more experts, more have several times the mean.)
+// The host knows how many rows experts have on average, not how they are routed. By Zipf's law one of eight experts has
+// 3 times the mean: 12 rows where size_of_experts() says 6, for a mean of 4. (Of more experts, more have several times
+// the mean.) A choice has to be good for equal rows and for these:
+// - Means from 4 to 6: a busy expert fills a second tile of 8 tokens. All tiles by mma.sync have 16 then, and multiply
+//   only 8 where no more have rows. That costs equal rows up to 1.2 %, and saves up to 39 % by Zipf's law
+//   (bench/results/weight_only_experts_narrow_h200.json).
+// - Means from 14 to 20, in four bits (of FP8 only equal and random rows were timed): a busy expert needs two tiles of
+//   24 or of 32 tokens, and the estimate counts the rounds that these add. So DeepSeek-V3's up has 32 tokens and K in
+//   two parts: 4.6 % slower than 24 tokens for random rows, and 4 % slower than the fastest by Zipf's law, where 24
+//   tokens are 30 % slower.
 constexpr std::int64_t kBusyRows = 2;  // of a busy expert, for each that size_of_experts() says
 constexpr double kBusyExperts = 0.125;
 
-// Do busy experts need a second tile where the others need one of 8 tokens?
-bool has_busy_experts(const DequantMatmulSpec& spec, const MatmulSize& size) {
+// May busy experts fill a second tile of 8 tokens where the others do not fill the first?
+bool outgrows_eight(const DequantMatmulSpec& spec, const MatmulSize& size) {
   return has_few_rows(spec, size) && size.m <= 8 && kBusyRows * size.m > 8;
+}
+// Do busy experts need two tiles of 24 or 32 tokens where the others need one?
+bool outgrows_more(const DequantMatmulSpec& spec, const MatmulSize& size) {
+  return has_few_rows(spec, size) && bits_of(spec.weight) == 4 && size.m > 16 && size.m <= 24;
 }
 
 // Does the kernel need more registers than a thread has? Where groups have scale_inv, a thread keeps two sets of sums.
@@ -118,8 +130,13 @@ bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
 }
 
 // Experts with few rows: with mma.sync whole tiles need large stages; with wgmma and 32 tokens small ones are faster.
-bool suits_few_rows(const DequantMatmulSpec& spec, const DequantTiling& t) {
+// In FP8 with busy experts, tiles of 128 rows leave less of a round idle than larger ones: in stages of 256, or where K
+// is short in two blocks.
+bool suits_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t) {
   if (t.wgmma) return t.tokens != 32 || t.rows * t.depth <= 32768;
+  if (outgrows_eight(spec, size) && bits_of(spec.weight) == 8 && t.split == 1) {
+    return t.rows == 128 && (t.depth == 256 || (t.blocks == 2 && size.k < std::int64_t{4} * 256));
+  }
   return t.split > 1 || t.blocks * t.rows * t.depth * bits_of(spec.weight) / 8 >= 32768;
 }
 
@@ -149,7 +166,7 @@ void add_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const Sm90S
                              .multicast = size.n < std::int64_t{rows} * shape.multicast ? 1 : shape.multicast,
                              .blocks = shape.blocks,
                              .stream_k = shape.split == kStreamK};
-  if (has_few_rows(spec, size) && !suits_few_rows(spec, tiling)) return;
+  if (has_few_rows(spec, size) && !suits_few_rows(spec, size, tiling)) return;
   add_sm90(spec, tiling, shape.percent, all);
 }
 
@@ -159,19 +176,20 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
                                                 bool wgmma_alone) {
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma, std::int64_t rows) {
-    for (const Sm90Shape& shape : shapes) {
+    for (Sm90Shape shape : shapes) {
       // (Where stream-K cuts tiles depends on the number of tokens, and that of experts is not known.)
       if ((wgmma_alone || spec.experts) && shape.split == kStreamK) continue;
+      if (!wgmma && outgrows_eight(spec, size)) shape.tokens = std::max(shape.tokens, 16);
       if (suits(shape.tokens, rows)) add_sm90(spec, size, shape, wgmma, all);
     }
   };
-  if (!wgmma_alone) add(kSm90MmaShapes, false, size.m);
+  const std::int64_t mma_rows = (outgrows_eight(spec, size) ? kBusyRows : 1) * size.m;
+  if (!wgmma_alone) add(kSm90MmaShapes, false, mma_rows);
   add(kSm90WgmmaShapes, true, size.m);
   if (has_few_rows(spec, size)) {
-    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false, size.m);
+    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false, mma_rows);
     add(kSm90FewRowsWgmmaShapes, true, size.m);
   }
-  if (!wgmma_alone && has_busy_experts(spec, size)) add(kSm90FewRowsMmaShapes, false, kBusyRows * size.m);
   return all;
 }
 
@@ -238,10 +256,11 @@ struct DequantSm90Costs {
 };
 constexpr DequantSm90Costs kDequantSm90{};
 
-// Fitted to the 72 cases of bench/results/weight_only_experts_variants_h200.json. Of the tilings that are offered and
-// were timed, the choice is slower than the fastest one by 0.6 % on average and by 6 % at most. (Where K is no multiple
-// of 128, the times of MX by wgmma are those of the kernel before, divided by what :v11 gained over :v8.) mma_token:
-// the fastest tiling by mma.sync takes 9 to 23 % longer with 16 rows and 16 tokens than with 4 rows and 8, in MXFP4.
+// Fitted to the 72 cases of bench/results/weight_only_experts_variants_h200.json, before busy experts counted. Of the
+// tilings that were offered and timed, the choice was slower than the fastest one by 0.6 % on average and by 6 % at
+// most. (Where K is no multiple of 128, the times of MX by wgmma are those of the kernel before, divided by what :v11
+// gained over :v8.) mma_token: the fastest tiling by mma.sync takes 9 to 23 % longer with 16 rows and 16 tokens than
+// with 4 rows and 8, in MXFP4.
 constexpr DequantSm90Costs kDequantFewRows{.four = {0.0065, 0.02242, 0.0093},
                                            .wgmma_per_ns = 5557,
                                            .mx_wgmma_warp_ns = 0.102,
@@ -331,25 +350,27 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
           .blocks_at_once = at_once(blocks)};
 }
 
-// tokens: that tiles multiply, on average.
 double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
-                       int multiprocessors, const Rounds& rounds, double tokens) {
+                       int multiprocessors, const Rounds& rounds) {
+  // A tile's tokens that are loaded, multiplied and written.
+  const u32 rows = static_cast<u32>(std::min<std::int64_t>(size.m, t.tokens));
+  const double tokens = 8.0 * dequant_token_tiles(dequant_sm90_tiling(spec, t), rows);
   const DequantSm90Costs& costs = costs_of(spec, size);
   const double at_once = rounds.blocks_at_once;
   // Times of a stage.
   const double weights = static_cast<double>(t.rows) * t.depth;
-  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * t.tokens * t.depth / t.multicast;
+  const double bytes = weights * bits_of(spec.weight) / 8 + 2.0 * tokens * t.depth / t.multicast;
   const double reading = bytes / costs.bytes_per_ns * at_once;
   const double warps = 4.0 * t.rows / (64 * t.waves) * t.k_warps * at_once;
   const double of_code = t.wgmma ? ns_of_wgmma(spec, t, warps, costs) : ns_of_mma(spec, t, warps, costs);
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
-  const double step = t.wgmma ? costs.wgmma_step_ns * t.tokens / 64 : costs.mma_step_ns * (16 + t.tokens) / 32;
+  const double step = t.wgmma ? costs.wgmma_step_ns * tokens / 64 : costs.mma_step_ns * (16 + tokens) / 32;
   const double filling = (costs.ring_ns + reading) / t.stages;
   const double copying = ns_of_copying(spec, size, t, at_once, costs);
   const double waiting = costs.stage_ns + (t.multicast > 1 ? costs.multicast_ns : 0) + step * steps;
   const double stage = std::max({reading, weights * at_once * of_code, waiting, filling, copying});
   // Times of a tile.
-  const double writing = costs.write_ns * t.rows * t.tokens / 1024;
+  const double writing = costs.write_ns * t.rows * tokens / 1024;
   const double exchange =
       (t.split * t.k_warps == 1 ? 0 : costs.exchange_ns + writing) + (t.k_warps > 1 ? costs.k_warps_ns : 0);
   const double ns = rounds.stages * stage + rounds.tiles * (costs.tile_ns * at_once + writing + exchange) +
@@ -367,21 +388,12 @@ double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, co
 // estimate is the mean of that for equal rows, twice, and that with busy experts.
 double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                              int multiprocessors) {
-  const DequantSm90Tiling tiling = dequant_sm90_tiling(spec, t);
-  // A tile's tokens, where its expert has `rows`.
-  const auto tokens = [&](std::int64_t rows) {
-    return 8.0 * dequant_token_tiles(tiling, static_cast<u32>(std::min<std::int64_t>(rows, t.tokens)));
+  const auto us = [&](double more) {
+    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more));
   };
-  const auto us = [&](double more, double of_tile) {
-    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more), of_tile);
-  };
-  const double even = tokens(size.m);
-  if (!has_busy_experts(spec, size)) return us(1, even);
-  const std::int64_t rows = kBusyRows * size.m;
-  const auto tiles = static_cast<double>(divided_up(rows, t.tokens));
-  return (2 * us(1, even) +
-          us(1 - kBusyExperts + kBusyExperts * tiles, (1 - kBusyExperts) * even + kBusyExperts * tokens(rows))) /
-         3;
+  if (!outgrows_more(spec, size)) return us(1);
+  const auto tiles = static_cast<double>(divided_up(kBusyRows * size.m, t.tokens));
+  return (2 * us(1) + us(1 - kBusyExperts + kBusyExperts * tiles)) / 3;
 }
 
 }  // namespace ingot
