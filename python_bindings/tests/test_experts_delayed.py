@@ -312,6 +312,62 @@ def test_loads_of_other_parts_leave_scales():
     assert is_kept()
 
 
+def started_anew(module):
+    return bool((module.scales.fp8_scale == 1).all()) and not module.scales.fp8_amax_history.any()
+
+
+def copied(module, kind):
+    return copy.deepcopy(module) if kind == "copy" else pickle.loads(pickle.dumps(module)) if kind == "pickle" else module
+
+
+@pytest.mark.parametrize("order, kind", [(("gate_up", "down"), "copy"), (("down", "gate_up"), "same"), (("down", "gate_up"), "pickle")])
+def test_checkpoints_of_two_files(order, kind):
+    """Each loaded by itself: the last of the layer's weights starts the scales anew, and what loads after it does nothing more."""
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "moe": trained()})
+    torch._dynamo.reset()
+    for _ in range(2):  # a second checkpoint, too
+        for at, name in enumerate(order):
+            model.load_state_dict({f"moe.{name}": getattr(model["moe"], name) * 100}, strict=False)
+            assert started_anew(model["moe"]) == (at == 1)
+            model.load_state_dict({"head.bias": torch.zeros(2)}, strict=False)
+            model = copied(model, kind)
+        expected = step(with_weights(model["moe"].state_dict()), normal(24, K))
+        compiled = torch.compile(model["moe"], backend="eager", fullgraph=True)
+        assert equal(step(model["moe"], normal(24, K), call=compiled), expected)
+        sync_amax_history(model)
+        model.load_state_dict({"head.bias": torch.zeros(2)}, strict=False)
+        model.load_state_dict({f"moe.{order[1]}": getattr(model["moe"], order[1]).detach()}, strict=False)  # of another checkpoint
+        assert not started_anew(model["moe"])
+        sync_amax_history(model)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (0, 2, 1), (2, 1, 0)])
+def test_checkpoints_of_files_with_scales(order):
+    """Scales stay, whichever file has them. A checkpoint after it starts them anew."""
+    model = torch.nn.ModuleDict({"moe": trained()})
+    state = copy.deepcopy(model.state_dict())
+    is_scale = lambda name: "fp8_" in name
+    files = [[name for name in state if is_own(name)] for is_own in (lambda name: "gate_up" in name, lambda name: "down" in name, is_scale)]
+    step(model["moe"], normal(24, K, size=50))
+    sync_amax_history(model)
+    for at in order:
+        model.load_state_dict({name: state[name] for name in files[at]}, strict=False)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in state.items())
+    model.load_state_dict({name: value for name, value in state.items() if not is_scale(name)})
+    assert started_anew(model["moe"])
+
+
+def test_checkpoints_without_an_adapter():
+    """It is a module of its own, and no weight of the experts."""
+    module = trained()
+    module._modules = {"adapter": torch.nn.Linear(2, 2), **module._modules}  # loads before the scales
+    weights = {name: getattr(module, name).detach() * 100 for name in ("gate_up", "down")}
+    for state, starts in (({}, False), ({"adapter.bias": torch.zeros(2)}, False), (weights, True)):
+        assert set(module.load_state_dict(state, strict=False).missing_keys) == {"gate_up", "down", "adapter.weight", "adapter.bias"} - set(state)
+        assert started_anew(module) == starts
+
+
 def with_weights(state):
     module = Mlp()
     module.load_state_dict(state)

@@ -176,6 +176,9 @@ class KeepsScales(torch.nn.Module):
             if self._runs == _MANY_RUNS:
                 warn_of_no_sync(f'{type(self).__name__} "{self.layer_name}"')
 
+    def _note_sync(self) -> None:
+        self._runs = 0
+
     def _check_buffers(self) -> None:
         amax = self._buffers.get("fp8_amax")
         if amax is None:
@@ -322,7 +325,7 @@ def sync_scales(
         except StopIteration:
             pass
     for module in found:
-        module._runs = 0
+        module._note_sync()
     _look([module for module in found if module._waits])
     return delayed
 

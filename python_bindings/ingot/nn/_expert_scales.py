@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -32,16 +32,21 @@ class ExpertScales(KeepsScales):
         y = experts_mlp(x, index, weights, gate_up, down, LinearOptions("delayed"), delayed=self.scales(x))
 
     layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the module
-    that has the weights, after them: a checkpoint that has all of these and no scales starts them anew, and a load without these
-    leaves them as they are.
+    that has the weights as its own parameters: a checkpoint that has all of that module's own and no scales starts them anew, and
+    one that lacks any leaves them as they are. Loads between two calls of sync_amax_history() are the files of one checkpoint.
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
     is a scale that is not made yet. An expert without rows notes a maximum of 0, and keeps its scale once its whole history is
     0, as every delayed scale does. One that has had none yet has no scale: it starts with the maxima of the first rows it
-    gets. While the host knows of any expert of a layer without a scale, for ever if one never has rows, all rows of that layer and
+    gets. While the host knows of any expert of a layer without a scale, and so always if one never has rows, all rows of that layer and
     the gradients of its outputs are read twice, for these maxima and for the cast. The host looks in calls 1, 2, 3, 16, 64, 256,
     and so on of sync_amax_history(), so the second reading goes on until the next one after the first rows."""
+
+    # Of a checkpoint whose files load one by one: what the module around this one has and none of them had, and whether one had
+    # the scales. None: no file has loaded.
+    _unloaded: Optional[FrozenSet[str]] = None
+    _restored = False
 
     def __init__(
         self,
@@ -98,10 +103,27 @@ class ExpertScales(KeepsScales):
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """As of a layer, whose weights are those of the module around this one. PyTorch tells it only what has its own prefix,
-        and which entries of what loads before it, the module around it first, are missing: scales that the checkpoint lacks
-        start anew if none of these are that module's."""
+        and which entries of what loads before it, the module around it first, are missing. Scales start anew with the last of
+        that module's own entries, unless a file had them. Other modules in it, such as adapters and routers, do not count."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        if prefix == "":  # loaded by itself
+            return self._end_checkpoint()
         around = prefix[: prefix.rfind(".", 0, -1) + 1]
-        loads_weights = prefix != "" and not any(key.startswith(around) for key in missing)
-        if loads_weights and prefix + self._told_by not in state_dict:
+        keys = (key[len(around) :] for key in missing if key.startswith(around))
+        lacking = frozenset(key for key in keys if "." not in key)
+        before = self._unloaded
+        self._unloaded = lacking if before is None else before & lacking
+        self._restored |= prefix + self._told_by in state_dict
+        if self._unloaded:
+            return
+        if self._restored:
+            self._end_checkpoint()
+        elif before != self._unloaded:  # a file with the scales may still come
             self._reset_scales()
+
+    def _end_checkpoint(self) -> None:
+        self._unloaded, self._restored = None, False
+
+    def _note_sync(self) -> None:
+        super()._note_sync()
+        self._end_checkpoint()
