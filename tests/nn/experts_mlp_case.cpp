@@ -228,10 +228,8 @@ void ExpertsMlpRun::enqueue(bool known_amax) {
   backward.down_scales = of_down;
   backward.down.scale = of_down.weight;
   of_input.up.scale = of_up.weight;
-  if (known_amax && plan.up.weight_amax_count() != 0) {
-    of_input.up.weight_amax = up_amax_;
-    backward.down.weight_amax = down_amax_;
-  }
+  if (known_amax && plan.up.weight_amax_count() != 0) of_input.up.weight_amax = up_amax_;
+  if (known_amax && plan.down.weight_amax_count() != 0) backward.down.weight_amax = down_amax_;
   experts_mlp_backward(plan, *backend_, backward, run);
   if (wants.input) experts_mlp_input_gradient(plan, *backend_, of_input, run);
   if (wants.up_weight || wants.down_weight) {

@@ -115,6 +115,17 @@ BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) 
   expect_right(c);
 }
 
+// Of these one of both products sums nothing, or has no columns.
+BOOST_FIXTURE_TEST_CASE(takes_no_features_and_no_hidden_ones, Fixture) {
+  for (const LinearConfig& config :
+       {tensorwise(), delayed(), rowwise(), blockwise(), casting_weight_again(rowwise())}) {
+    for (const bool up_bias : {false, true}) {
+      expect_right({.config = config, .tokens = 13, .features = 32, .hidden = 0, .up_bias = up_bias});
+      expect_right({.config = config, .tokens = 13, .features = 0, .hidden = 24, .up_bias = up_bias});
+    }
+  }
+}
+
 // Forward makes and keeps codes for the weights alone that train, and their gradients have the bits of a step of both.
 BOOST_FIXTURE_TEST_CASE(keeps_nothing_for_a_layer_that_does_not_train, Fixture) {
   for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), blockwise()}) {

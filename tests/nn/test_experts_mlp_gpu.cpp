@@ -56,6 +56,10 @@ std::vector<ExpertsMlpCase> cases() {
     all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144, .up_bias = true});
     all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144, .grad_up_weight = false});
     all.push_back({.config = config, .tokens = 150, .features = 208, .hidden = 144, .grad_down_weight = false});
+    all.push_back({.config = config, .tokens = 21, .features = 64, .hidden = 0});
+    all.push_back({.config = config, .tokens = 21, .features = 64, .hidden = 0, .up_bias = true});
+    all.push_back({.config = config, .tokens = 21, .features = 0, .hidden = 32});
+    all.push_back({.config = config, .tokens = 21, .features = 0, .hidden = 32, .up_bias = true});
   }
   all.push_back({.config = rowwise(),
                  .tokens = 70,
