@@ -339,6 +339,51 @@ def test_delayed_scales_of_a_model():
         assert not any("ingot_scales" in each for each in other.state_dict())
 
 
+@pytest.mark.parametrize("on_meta", [False, True])
+def test_delayed_scales_and_float8_checkpoints(tmp_path, on_meta):
+    """A checkpoint of all weights starts them anew, also one of two files; one with scales restores them; an error leaves all."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model, tokens = model_of("Mixtral").train(), torch.arange(32).view(2, 16) * 3
+    names = experts.convert_experts_(model, "delayed", history_length=4)
+    model(tokens, labels=tokens).loss.backward()
+    ingot.nn.sync_amax_history(model)
+    trained = {name: value.clone() for name, value in model.state_dict().items()}
+    weights = {name: value * (100 if "experts" in name else 1) for name, value in trained.items() if "fp8_" not in name}
+    halves = [{name: value for name, value in weights.items() if ("down_proj" in name) == is_down} for is_down in (True, False)]
+    wrong = {**weights, f"{names[0]}.ingot_scales.fp8_scale": torch.ones(2)}
+    files = {"weights": weights, "down": halves[0], "rest": halves[1], "trained": trained, "wrong": wrong}
+    for name, tensors in files.items():
+        save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / f"{name}.safetensors")
+
+    def load(*of_files, into=None, **options):
+        if into is None:
+            into = copy.deepcopy(model)
+        for each in of_files:
+            ingot.nn.load_float8_checkpoint(into, tmp_path / f"{each}.safetensors", **options)
+        return into, [into.get_submodule(name).ingot_scales for name in names]
+
+    if on_meta:
+        with torch.device("meta"):
+            empty = type(model)(copy.deepcopy(model.config))
+        experts.convert_experts_(empty, "delayed", history_length=4)
+        _, scales = load("trained", into=empty)
+        assert all(torch.equal(each.fp8_scale, trained[f"{name}.ingot_scales.fp8_scale"]) for each, name in zip(scales, names))
+        return
+    for of_files in (("weights",), ("down", "rest"), ("rest", "down")):
+        loaded, scales = load(*of_files, strict=False)
+        assert all((each.fp8_scale == 1).all() and not each.fp8_amax_history.any() for each in scales), of_files
+        assert all(torch.equal(loaded.state_dict()[name], value) for name, value in weights.items())
+    for of_files in (("weights", "trained"), ("down", "trained")):
+        loaded, _ = load(*of_files, strict=False)
+        assert all(torch.equal(value, trained[name]) for name, value in loaded.state_dict().items())
+    for each in ("down", "rest"):
+        loaded, _ = load(each, strict=False)
+        assert all(torch.equal(value, trained[name]) for name, value in loaded.state_dict().items() if "fp8_" in name), each
+    with pytest.raises(LinearError, match="fp8_scale"):
+        load("wrong", into=model)
+    assert all(torch.equal(value, trained[name]) for name, value in model.state_dict().items())
+
+
 def test_another_conversion_keeps_delayed_scales():
     model, tokens = model_of("Mixtral").train(), torch.arange(32).view(2, 16) * 3
     names = experts.convert_experts_(model, "delayed", history_length=4)

@@ -20,7 +20,7 @@ from .._text import printable, some_of
 from ..torch._errors import LinearError
 from ..torch._progress import progress
 from ..torch._stored_experts import is_weight_only
-from ._checkpoint_changes import Changes
+from ._checkpoint_changes import Around, Changes
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
@@ -29,6 +29,7 @@ from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
 from ._checkpoint_stacks import find_codes, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
+from ._expert_scales import ExpertScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp
@@ -156,6 +157,16 @@ class _Plan:
     def loads(self, module: torch.nn.Module) -> bool:
         """Does this load give the module, or a part of it, any tensor?"""
         return any(module in (target.place.module, target.place.parent) for target in self.targets)
+
+    def around(self, module: torch.nn.Module) -> Optional[Around]:
+        """Of scales of experts: the module that has them."""
+        around = next((place.parent for place in self.places if place.module is module), None)
+        if not isinstance(module, ExpertScales) or around is None:
+            return None
+        given = {id(target.tensor) for target in self.targets}
+        own = {**around._parameters, **around._buffers}
+        kept = {key: each for key, each in own.items() if each is not None and key not in around._non_persistent_buffers_set}
+        return Around(around, [key for key, each in kept.items() if id(each) not in given])
 
     # ---- layers that become FP8 ----
 
@@ -412,8 +423,8 @@ def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values:
                 for key, tensor in list(tensors.items()):
                     if tensor is not None and tensor in made:
                         changes.assign(tensors, key, made[tensor])
-        for module, state in scales.items():
-            changes.load_scales(module, state)
+        for module, (state, around) in scales.items():
+            changes.load_scales(module, state, around)
         for module, of_module in plan.layers.items():
             for place in of_module:
                 changes.replace(place, layers[module])
@@ -492,9 +503,10 @@ def load_float8_checkpoint(
             plan.targets.append(target)
             values.append(_made(target, value, device) if target.tensor.is_meta else value)
     scales = {
-        module: {key: reader.read(name) for key, name in names.items()}
+        module: ({key: reader.read(name) for key, name in names.items()}, around)
         for module, names in plan.scales_of.items()
-        if names or plan.loads(module)
+        for around in [plan.around(module)]
+        if names or around is not None or plan.loads(module)
     }
     _change(plan, made, values, scales)
     names = tuple(of_module[0].name for of_module in plan.layers.values())

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
 from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
 from ._checkpoint_names import Place, put
+from ._scale_buffers import computing_device
+
+
+class Around(NamedTuple):
+    """The module that has an ExpertScales and the weights, and the names of its own tensors that the checkpoint lacks."""
+
+    module: torch.nn.Module
+    lacking: list[str]
+
+    @property
+    def device(self) -> torch.device:
+        own = (each for each in self.module._parameters.values() if each is not None)
+        return next(map(computing_device, own), torch.device("cpu"))
 
 
 class Changes:
@@ -49,8 +62,8 @@ class Changes:
                 raise LinearError(f"{where}: cannot be written into the model's tensor: {error}") from None
             self._undo.append(undo)
 
-    def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew."""
+    def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor], around: Optional[Around] = None) -> None:
+        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew. around: of scales of experts."""
         before = {**vars(module), "_buffers": module._buffers}
 
         def undo() -> None:
@@ -61,8 +74,14 @@ class Changes:
         of_scales = {key: each for key, each in module._buffers.items() if key.startswith("fp8_") and each is not None}
         module._buffers = {**module._buffers, **{key: each.clone() for key, each in of_scales.items()}}
         if any(each.is_meta for each in of_scales.values()):
-            module._reset_scales()
+            if around is None:
+                module._reset_scales()
+            else:
+                module.to_empty(device=around.device)
         errors: list[str] = []
-        module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
+        if around is None:
+            module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
+        else:
+            module._load_from_state_dict({f"scales.{key}": each for key, each in state.items()}, "scales.", {}, False, around.lacking, [], errors)
         if errors:
             raise LinearError(f"load_float8_checkpoint: {errors[0]}")
