@@ -538,8 +538,9 @@ def test_gpt_oss_is_one_operator_each_way():
     assert experts._fused_activation(module, module.ingot_is_clamped) == "min(x, 7) * sigmoid(1.702 * min(x, 7)) * (max(min(up, 7), -7) + 1)"
     other = model_of("GptOss").model.layers[0].mlp.experts
     other._apply_gate = lambda gate_up: gate_up[..., ::2] * gate_up[..., 1::2]
-    experts.convert_experts_(other)
-    assert experts._fused_activation(other, other.ingot_is_clamped) is None
+    for other.limit in (7.0, 0.0):
+        experts.convert_experts_(other)
+        assert experts._fused_activation(other, other.ingot_is_clamped) is None
     plain = model_of("GptOss")
     recorded = recording_of_call(lambda: experts.run_products(plain, [16], torch.bfloat16, "rowwise"), "h200")
     assert "sigmoid" in recorded and not any(hasattr(each, "ingot_is_clamped") for each in plain.modules())  # which records, and converts nothing
@@ -565,10 +566,15 @@ def test_gpt_oss_computes_with_the_numbers_that_it_has_now(compiled):
     experts.convert_experts_(module)
     call = torch.compile(module, backend="eager", fullgraph=True) if compiled else module
     hidden, index, weights = torch.randn(40, 64), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2)
-    for alpha, limit in ((1.702, 7.0), (-1.0, 0.25), (3, 1)):
+    numbers = ((1.702, 7.0), (-1.0, 0.25), (3, 1), (1.702, 0.0))
+    no_expressions = ((1.702, float("inf")), (1.702, -1.0), (float("inf"), 7.0))  # two grouped layers
+    for alpha, limit in (*numbers, *no_expressions, (1.702, 7.0)):
         for each in (module, plain):
             each.alpha, each.limit = alpha, limit
-        assert sqnr(plain(hidden, index, weights), call(hidden, index, weights)) > 20, (alpha, limit)
+        assert (experts._fused_activation(module, module.ingot_is_clamped) is None) == ((alpha, limit) in no_expressions)
+        assert sqnr(plain(hidden, index, weights), call(hidden, index, weights)) > 18, (alpha, limit)
+    module.alpha = float("nan")
+    assert call(hidden, index, weights).isnan().all()
 
 
 def test_a_stack_that_is_given_alone_has_its_class_name():

@@ -276,7 +276,8 @@ def _is_clamped(module: torch.nn.Module) -> bool:
         return False
     alpha, limit = float(module.alpha), float(module.limit)
     with unset_fake_temporarily():  # numbers, also where a model is recorded
-        sizes = torch.linspace(-3 * limit, 3 * limit, 61, dtype=torch.float32, device="cpu")
+        largest = 3 * max(abs(limit), 1)  # where the limit is 0, others are 0 at 0 as well
+        sizes = torch.linspace(-largest, largest, 61, dtype=torch.float32, device="cpu")
         gate, up = torch.meshgrid(sizes, sizes, indexing="ij")
         found = module._apply_gate(torch.stack((gate, up), -1).flatten(1))
         clamped = gate.clamp(max=limit)
@@ -284,15 +285,18 @@ def _is_clamped(module: torch.nn.Module) -> bool:
         return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def _clamped_gate(module: torch.nn.Module) -> str:
-    """gpt-oss's activation as an expression, with the numbers that the module has now."""
+def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
+    """gpt-oss's activation as an expression, with the numbers that the module has now; None if no expression has them."""
     # As texts: a compiler that has seen other numbers takes them for symbols, which no expression may have.
     return _clamped_of(float(module.alpha).hex(), float(module.limit).hex())
 
 
 @torch.compiler.assume_constant_result
-def _clamped_of(alpha: str, limit: str) -> str:
-    return _core.torch_clamped_swiglu(float.fromhex(alpha), float.fromhex(limit))
+def _clamped_of(alpha: str, limit: str) -> Optional[str]:
+    of_alpha, of_limit = float.fromhex(alpha), float.fromhex(limit)
+    largest = torch.finfo(torch.float32).max
+    is_expressible = abs(of_alpha) <= largest and 0 <= of_limit <= largest  # torch.clamp() takes the upper of crossed limits
+    return _core.torch_clamped_swiglu(of_alpha, of_limit) if is_expressible else None
 
 
 def _fused_activation(self, is_clamped: bool) -> Optional[str]:
