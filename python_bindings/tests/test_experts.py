@@ -568,13 +568,45 @@ def test_gpt_oss_computes_with_the_numbers_that_it_has_now(compiled):
     hidden, index, weights = torch.randn(40, 64), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2)
     numbers = ((1.702, 7.0), (-1.0, 0.25), (3, 1), (1.702, 0.0))
     no_expressions = ((1.702, float("inf")), (1.702, -1.0), (float("inf"), 7.0))  # two grouped layers
-    for alpha, limit in (*numbers, *no_expressions, (1.702, 7.0)):
+    for alpha, limit in (*numbers[compiled:], *no_expressions[compiled:], numbers[0]):
         for each in (module, plain):
             each.alpha, each.limit = alpha, limit
         assert (experts._fused_activation(module, module.ingot_is_clamped) is None) == ((alpha, limit) in no_expressions)
         assert sqnr(plain(hidden, index, weights), call(hidden, index, weights)) > 18, (alpha, limit)
     module.alpha = float("nan")
     assert call(hidden, index, weights).isnan().all()
+
+
+@pytest.mark.parametrize("kind, when", [("buffer", "before"), ("parameter", "after")])
+def test_gpt_oss_with_tensors_for_numbers(kind, when):
+    """when: before or after the conversion. They are read by the module's own gate, in one graph, and a trainable one has its gradient."""
+    torch._dynamo.reset()
+    module = model_of("GptOss").model.layers[0].mlp.experts
+    plain = copy.deepcopy(module)
+    if when == "after":
+        experts.convert_experts_(module)
+    for each in (module, plain):
+        del each.alpha
+        if kind == "buffer":
+            each.register_buffer("alpha", torch.tensor(1.5))
+        else:
+            each.alpha = torch.nn.Parameter(torch.tensor(1.5))
+    if when == "before":
+        experts.convert_experts_(module)
+        assert not module.ingot_is_clamped
+    torch.manual_seed(1)
+    hidden, index, weights = torch.randn(40, 64), torch.rand(40, 6).argsort(1)[:, :2], torch.rand(40, 2)
+
+    def step(call, of):
+        of.zero_grad()
+        y = call(hidden, index, weights)
+        y.square().sum().backward()
+        return [y.detach(), *(each.grad.clone() for each in of.parameters())]
+
+    found, wanted = step(module, module), step(plain, plain)
+    assert all(sqnr(*each) > 18 for each in zip(wanted, found, strict=True)), [*map(sqnr, wanted, found)]
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    assert all(torch.equal(*each) for each in zip(step(compiled, module), found, strict=True))
 
 
 def test_a_stack_that_is_given_alone_has_its_class_name():

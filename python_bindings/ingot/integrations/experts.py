@@ -269,10 +269,15 @@ def _activation_of(self) -> Optional[str]:
     return SWIGLU if is_swiglu and not hasattr(self, "down_proj_scale_inv") else None
 
 
+def _has_numbers(module: torch.nn.Module) -> bool:
+    """Are alpha and limit numbers? Tensors may train, and reading them would have the host wait."""
+    return all(isinstance(getattr(module, name, None), (int, float)) for name in ("alpha", "limit"))
+
+
 @torch.no_grad()
 def _is_clamped(module: torch.nn.Module) -> bool:
     """Does it compute gpt-oss's activation of gate and up, which take turns in its columns, of numbers of all sizes?"""
-    if not hasattr(module, "alpha") or not hasattr(module, "limit") or not module.has_gate or not module.has_bias:
+    if not _has_numbers(module) or not module.has_gate or not module.has_bias:
         return False
     alpha, limit = float(module.alpha), float(module.limit)
     with unset_fake_temporarily():  # numbers, also where a model is recorded
@@ -287,6 +292,8 @@ def _is_clamped(module: torch.nn.Module) -> bool:
 
 def _clamped_gate(module: torch.nn.Module) -> Optional[str]:
     """gpt-oss's activation as an expression, with the numbers that the module has now; None if no expression has them."""
+    if not _has_numbers(module):
+        return None
     # As texts: a compiler that has seen other numbers takes them for symbols, which no expression may have.
     return _clamped_of(float(module.alpha).hex(), float(module.limit).hex())
 
