@@ -610,8 +610,15 @@ def test_gpt_oss_with_tensors_for_numbers(kind, when):
 
 
 def test_a_stack_that_is_given_alone_has_its_class_name():
-    stack = model_of("Qwen3Moe").model.layers[0].mlp.experts
-    assert experts.convert_experts_(stack) == [""] and stack.ingot_options.name == "Qwen3MoeExperts"
+    """Until it is converted with its model; its delayed scales too."""
+    model = model_of("Qwen3Moe")
+    stack = model.model.layers[0].mlp.experts
+    assert experts.convert_experts_(stack, "delayed") == [""]
+    scales = stack.ingot_scales
+    assert stack.ingot_options.name == scales.layer_name == "Qwen3MoeExperts"
+    names = experts.convert_experts_(model, "delayed")
+    assert stack.ingot_scales is scales and stack.ingot_options.name == scales.layer_name == names[0] == "model.layers.0.mlp.experts"
+    assert scales.options.subject == f'ExpertScales "{names[0]}"'
 
 
 def test_prepare_compiles_for_hopper(tmp_path, monkeypatch):

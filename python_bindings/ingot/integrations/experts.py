@@ -110,6 +110,7 @@ def convert_experts_(
     clamped = {name: _is_clamped(module) for name, module in stacks.items()}
     for name, module in stacks.items():
         if recipe == "delayed":
+            scales[name].layer_name = names[name]  # kept ones may have that of a stack that was converted alone
             module.add_module(_SCALES, scales[name])
         else:
             module._modules.pop(_SCALES, None)

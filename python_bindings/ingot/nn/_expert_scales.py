@@ -70,6 +70,10 @@ class ExpertScales(KeepsScales):
         """What messages call the layers."""
         return self.options.name
 
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        self.options = _Options(name)
+
     def named_weights(self) -> Sequence[Tuple[str, torch.Tensor]]:
         """None: the experts' weights are those of another module."""
         return ()
