@@ -404,6 +404,11 @@ def test_another_conversion_keeps_delayed_scales():
     with pytest.raises(LinearError, match='^ExpertScales "model.layers.0.mlp.experts" history_length: is 0, expected a number of steps'):
         experts.convert_experts_(model, "delayed", history_length=0)
     assert {name: vars(model.get_submodule(name)) for name in names} == state and list(model.state_dict()) == list(model_of("Mixtral").state_dict())
+    experts.convert_experts_(model, "delayed", history_length=1)
+    for wrong in (True, 1.0):
+        with pytest.raises(LinearError, match=f'history_length: is {wrong}, but the histories of experts "{names[0]}" have 1 steps'):
+            experts.convert_experts_(model, "delayed", history_length=wrong)
+    experts.convert_experts_(model, "rowwise")
     fresh = model_of("GptOss")
     fresh.model.layers[1].mlp.experts._apply_gate = lambda gate_up: gate_up @ gate_up  # raises when it is tried
     with pytest.raises(RuntimeError):

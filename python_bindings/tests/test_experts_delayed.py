@@ -441,6 +441,8 @@ def test_messages():
     assert 'ExpertScales "moe" experts: is 0, expected a number' in refusal(lambda: ExpertScales(0, name="moe"))
     assert 'ExpertScales "moe" layers: is None' in refusal(lambda: ExpertScales(2, None, name="moe"))
     assert "history_length: is 0" in refusal(lambda: ExpertScales(2, history_length=0))
+    assert "history_length: is True, expected a number of steps, 1 or more" in refusal(lambda: ExpertScales(2, history_length=True))
+    assert "experts: is True" in refusal(lambda: ExpertScales(True)) and "layers: is True" in refusal(lambda: ExpertScales(2, True))
     weight, ends = layer.weight, ENDS
     assert 'grouped linear "moe" delayed: is missing, but the recipe is "delayed"' in refusal(
         lambda: grouped_linear(x, weight, ends=ends, options=OPTIONS)

@@ -193,7 +193,7 @@ def _scales_of(module: torch.nn.Module, name: str, history_length: int) -> Exper
         weight = module.down_proj
         return ExpertScales(weight.shape[0], 2, history_length, device=computing_device(weight), name=name)
     _refuse_scales_of_others(module, scales)
-    if scales.history_length != history_length:
+    if type(history_length) is not int or scales.history_length != history_length:
         raise LinearError(
             f'convert_experts_ history_length: is {history_length!r}, but the histories of experts "{name}" have {scales.history_length} '
             'steps: give this number to keep them, or drop them first by convert_experts_() with another recipe'

@@ -48,7 +48,7 @@ class KeepsScales(torch.nn.Module):
         """To be called when parameters and options are there. layers: None for a module that is one layer. sharing: how
         many of the layers, the first ones, cast one input, with the first one's scale."""
         register(self)
-        if not isinstance(history_length, int) or history_length < 1:
+        if type(history_length) is not int or history_length < 1:  # True is no number of steps
             refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
         self._rows, self._sharing = layers, sharing or 1

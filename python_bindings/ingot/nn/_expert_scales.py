@@ -59,7 +59,7 @@ class ExpertScales(KeepsScales):
         super().__init__()
         self.options = _Options(name)
         for what, count in (("experts", experts), ("layers", layers)):
-            if not isinstance(count, int) or count < 1:
+            if type(count) is not int or count < 1:
                 refuse(self.options.subject, f"{what}: is {count!r}, expected a number, 1 or more")
         self.experts = experts
         self._device = torch.get_default_device() if device is None else torch.device(device)
