@@ -94,8 +94,8 @@ def convert_experts_(
     frozen ones get no gradient. recipe: "tensorwise", "delayed", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
     and fast_math: as LinearOptions and experts_mlp() have them. With "delayed" each module gets an ingot.nn.ExpertScales,
     `ingot_scales`, whose buffers are in its state_dict(), with histories of history_length steps; checkpoints load with and without
-    them, and the training loop has to call ingot.nn.sync_amax_history(model). Another call with "delayed" keeps them, one with another
-    recipe drops them.
+    them, and the training loop has to call ingot.nn.sync_amax_history(model). Another call with "delayed" keeps them, and
+    has to give their history_length; one with another recipe drops them.
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
@@ -196,7 +196,7 @@ def _scales_of(module: torch.nn.Module, name: str, history_length: int) -> Exper
     if type(history_length) is not int or scales.history_length != history_length:
         raise LinearError(
             f'convert_experts_ history_length: is {history_length!r}, but the histories of experts "{name}" have {scales.history_length} '
-            'steps: give this number to keep them, or drop them first by convert_experts_() with another recipe'
+            f'steps: give history_length={scales.history_length} to keep them, or drop them first by convert_experts_() with another recipe'
         )
     return scales
 
