@@ -29,8 +29,8 @@ OPERANDS = ("x", "weights", "up", "down")
 
 
 def step(recipe, compiled, live, retain_graph=False, trained=OPERANDS):
-    """trained: the operands that have gradients. Returns what a forward's graph keeps (each memory once, without the operands), the bytes alive after each operator of
-    backward that Ingot has, and output and gradients."""
+    """trained: the operands that have gradients. Returns what a forward's graph keeps (each memory once, without the operands),
+    the bytes alive after each operator of backward that Ingot has, and output and gradients."""
     torch._dynamo.reset()
     generator = torch.Generator().manual_seed(0)
     values = lambda *sizes: torch.randn(*sizes, generator=generator).bfloat16()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from performance.results import Json, Results, beside, by_card, geometric, median, percent, table, times
+from performance.results import Json, Results, by_card, geometric, joined, median, percent, table, times
 
 MODES = (
     *("tensor fast", "row fast", "tensor accurate", "row accurate"),
@@ -41,10 +41,10 @@ def casts(results: Results) -> list[str]:
         rows.append(
             (
                 work,
-                beside(f"{case['us']['median']:.1f}" if case else "-" for case in each),
-                beside(f"{case['of_copy_ceiling']:.3f}" if case else "-" for case in each),
+                joined(f"{case['us']['median']:.1f}" if case else "-" for case in each),
+                joined(f"{case['of_copy_ceiling']:.3f}" if case else "-" for case in each),
                 "-" if target is None else f"{target:.2f}",
-                beside(times(theirs / ours if theirs and ours else None) for theirs, ours in ratios),
+                joined(times(theirs / ours if theirs and ours else None) for theirs, ours in ratios),
             )
         )
     lines = ["8192 x 8192, bf16 to e4m3fn:", ""]
@@ -95,7 +95,7 @@ def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, older: set
     wide = math.ceil(len(sizes) / math.ceil(len(sizes) * len(of) / MOST_FIGURES)) if sizes else 1
     for part in (sizes[at : at + wide] for at in range(0, len(sizes), wide)):
         there = [each for each in of if any(each[0] in cards[size] for size in part)]
-        rows = [[work, *(beside(figure(device, work, size) for device, _, _ in there) for size in part)] for work in works]
+        rows = [[work, *(joined(figure(device, work, size) for device, _, _ in there) for size in part)] for work in works]
         rows = [row for row in rows if any(cell != "-" for cell in row[1:])]
         lines += table((by_card("work", there), *(f"{m}x{n}" for m, n in part)), rows)
     return lines

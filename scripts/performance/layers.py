@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from performance.kernels import split
-from performance.results import LAYER, RECIPES, Json, Results, beside, by_card, median, plot, table, times
+from performance.results import LAYER, RECIPES, Json, Results, by_card, joined, median, plot, table, times
 
 
 def gradients(results: Results) -> list[str]:
@@ -45,7 +45,7 @@ def layers(results: Results) -> list[str]:
         rows = []
         for name in dict.fromkeys(name for of_card in by_name for name in of_card):
             cells = (of_card.get(name, ["-"] * (1 + len(RECIPES))) for of_card in by_name)
-            rows.append([name, *(beside(each) for each in zip(*cells, strict=True))])
+            rows.append([name, *(joined(each) for each in zip(*cells, strict=True))])
         lines += table((by_card(work, timed), "bf16, us", *RECIPES), rows) + results.sources(timed)
     pictures = (plot(results, f"linear_{device}.svg", "speed over Ingot's bf16 by recipe and size") for device, _, _ in of)
     return lines + [line for picture in pictures for line in picture]
@@ -129,7 +129,7 @@ def host(results: Results) -> list[str]:
     of = [each for each in results.of("linear") if isinstance(each[2].get("host_us_of_a_256_step"), dict)]
     costs = [found["host_us_of_a_256_step"] for _, _, found in of]
     names = dict.fromkeys(recipe for each in costs for recipe in each)
-    rows = [(recipe, beside(f"{each[recipe]:.1f}" if recipe in each else "-" for each in costs)) for recipe in names]
+    rows = [(recipe, joined(f"{each[recipe]:.1f}" if recipe in each else "-" for each in costs)) for recipe in names]
     return table((by_card("recipe", of), "us"), rows) + results.sources(of) if of else []
 
 
@@ -158,7 +158,7 @@ def training(results: Results) -> list[str]:
         found = []
         for name, row in rows.items():
             written = [
-                beside(text(row[card]["recipes"].get(recipe, {}).get(what)) if card in row else "-" for card in cards) for recipe in recipes
+                joined(text(row[card]["recipes"].get(recipe, {}).get(what)) if card in row else "-" for card in cards) for recipe in recipes
             ]
             if any(cell != "-" for cell in written):  # --shared-gpu notes no speed
                 found.append([name, *written])
@@ -167,7 +167,7 @@ def training(results: Results) -> list[str]:
     if not rows:
         return []
     head = by_card("text, size", cards.values())
-    spread = {name: beside(hundredths(row[card]["bf16_spread"], "") if card in row else "-" for card in cards) for name, row in rows.items()}
+    spread = {name: joined(hundredths(row[card]["bf16_spread"], "") if card in row else "-" for card in cards) for name, row in rows.items()}
     lines = table((head, *recipes), cells("speed", times))
     lengths = " · ".join(steps[file] for _, file, _ in cards.values())
     lines += [f"How far the validation loss is from bf16's, per cent, after {lengths} steps:", ""]

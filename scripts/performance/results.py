@@ -70,7 +70,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return lines + [f"| {' | '.join(row)} |" for row in rows] + [""]
 
 
-def beside(cells: Iterable[str]) -> str:
+def joined(cells: Iterable[str]) -> str:
     """The figures of each card; one "-" where none has one."""
     cells = list(cells)
     return " · ".join(cells) if any(cell != "-" for cell in cells) else "-"
