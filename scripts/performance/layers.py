@@ -358,7 +358,7 @@ def experts_on_ranks(results: Results) -> list[str]:
         ]
         lines += [
             f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward{layers} "
-            f"(bench/compare_expert_ranks.py, {results.source(file, found)}){'; ' + found['note'] if 'note' in found else ''}:",
+            f"(bench/compare_expert_ranks.py, {results.source(file, found)}):",
             "",
             *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
         ]
@@ -382,7 +382,7 @@ def steps_of_experts(results: Results) -> list[str]:
         lines += [
             f"Whole steps of a language model of {first['layers']} layers with experts of {first['hidden']} x {first['intermediate']}, "
             f"{first['batch']} x {first['tokens']} tokens, AdamW in bf16; one contender after another (bench/train_experts.py, "
-            f"{results.source(file, found)}){'; ' + found['note'] if 'note' in found else ''}:",
+            f"{results.source(file, found)}):",
             "",
             *table(("experts", "contender", "tokens/s", "over bf16 compiled", "peak GB"), rows),
         ]

@@ -30,12 +30,13 @@ class Results:
         return f"[{file}]({self.link}{file})"
 
     def source(self, file: str, found: Json) -> str:
-        """Where figures come from: device, commit, date and file, and how often what they time has changed since."""
+        """Where figures come from: device, commit, date and file, how often what they time has changed since, and the file's note."""
         parts = [found.get("device", ""), found.get("torch", ""), found.get("commit", ""), found.get("date", "")]
         labels = ("", "PyTorch ", "commit ", "")
         told = ", ".join(label + str(part) for label, part in zip(labels, parts, strict=True) if part)
         age = ages.mark(ROOT, str(found.get("benchmark", "")), str(found.get("commit", ""))) if self.link else ""
-        return f"{told}{age} ({self.named(file)})"
+        note = f"; {found['note']}" if "note" in found else ""
+        return f"{told}{age} ({self.named(file)}){note}"
 
     def sources(self, of: Iterable[tuple[str, str, Json]]) -> list[str]:
         """The line under a table that has the figures of each card in one row."""
