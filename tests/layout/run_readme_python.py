@@ -15,7 +15,10 @@ DOCUMENTS = (
     *(("README.md", WHOLE), ("docs/python.md", WHOLE), ("docs/pytorch.md", "Quick start")),
     *(("docs/experts.md", WHOLE), ("docs/first_hour.md", WHOLE), ("docs/serving.md", WHOLE)),
 )
-SLOW = (("docs/transformers.md", WHOLE), ("docs/lora.md", WHOLE), ("docs/experts.md", WHOLE))
+SLOW = (
+    *(("docs/transformers.md", WHOLE), ("docs/lora.md", WHOLE)),
+    *(("docs/pytorch_inference.md", "Checkpoints"), ("docs/experts.md", WHOLE)),
+)
 NEEDS_A_MODEL = re.compile(r'"gpt-oss-20b"')
 IS_SLOW = re.compile(r"^(import|from) (transformers|peft)\b", re.MULTILINE)
 PACKAGES = ("torch", "transformers", "peft")
@@ -31,13 +34,17 @@ def blocks_of(name, heading):
 
 
 def make_folder():
-    """The model "folder" of the examples, in a working folder that they may write into."""
+    """The models "folder" and, with FP8 linear layers, "folder-fp8" of the examples, in a working folder that they may write into."""
+    from ingot.nn import Float8WeightOnlyConfig, quantize_, save_float8_checkpoint
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     os.chdir(tempfile.mkdtemp())
     sizes = {"hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32}
     counts = {"vocab_size": 256, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}
-    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **counts, dtype="bfloat16")).save_pretrained("folder")
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **counts)).bfloat16()
+    model.save_pretrained("folder")
+    quantize_(model, Float8WeightOnlyConfig())
+    save_float8_checkpoint(model, "folder-fp8")
 
 
 lacking = [each for each in PACKAGES if importlib.util.find_spec(each) is None]
