@@ -385,6 +385,71 @@ def test_delayed_scales_and_float8_checkpoints(tmp_path, on_meta):
     assert all(torch.equal(value, trained[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("recipe", ["delayed", "rowwise"])
+def test_restore(recipe, tmp_path):
+    """Names, bits, files and implementation as of a model that was never converted; layers and experts together are counted."""
+    plain, tokens = model_of("Mixtral"), torch.arange(32).view(2, 16) * 3
+    model = copy.deepcopy(plain)
+    untouched = {name: set(vars(module)) for name, module in model.named_modules()}
+    former = model.config._experts_implementation
+    assert former not in (None, "ingot")
+    experts.convert_experts_(model.model.layers[1].mlp.experts, recipe)  # alone first: they share one config
+    names = experts.convert_experts_(model, recipe)
+    report = ingot.nn.convert(model, "delayed", fuse=False)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    for each in (model, copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        assert ingot.nn.restore(each) == len(report.converted) + len(names)
+        assert each.config._experts_implementation == former
+        assert torch.equal(each(tokens).logits, plain(tokens).logits)
+        assert list(each.state_dict()) == list(plain.state_dict())
+        assert {name: set(vars(module)) for name, module in each.named_modules()} == untouched
+        assert float8_experts(each) == ()
+        plain.load_state_dict(each.state_dict())
+        with pytest.raises(LinearError, match="restore model: has no module that convert.. has put there, and no experts that convert_ex"):
+            ingot.nn.restore(each)
+    model.save_pretrained(tmp_path)
+    _, told = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not told["unexpected_keys"] and not told["missing_keys"]
+    experts.convert_experts_(model, recipe, history_length=8)  # of other steps than before: nothing is left of them
+    assert model.config._experts_implementation == "ingot"
+
+
+def test_restore_leaves_what_was_chosen_since():
+    model = model_of("Mixtral")
+    names = experts.convert_experts_(model, "delayed")
+    model.set_experts_implementation("eager")
+    assert any("ingot_scales" in name for name in model.state_dict())
+    assert ingot.nn.restore(model) == len(names) and model.config._experts_implementation == "eager"
+    assert list(model.state_dict()) == list(model_of("Mixtral").state_dict())
+    experts.convert_experts_(model)
+    model.set_experts_implementation("batched_mm")
+    experts.convert_experts_(model)
+    ingot.nn.restore(model)
+    assert model.config._experts_implementation == "batched_mm"
+    # Nothing undoes quantize_experts_(), and layers that are quantized leave experts that train.
+    experts.convert_experts_(model, "delayed")
+    ingot.nn.convert(model, "rowwise", fuse=False)
+    ingot.nn.quantize_(model, ingot.nn.Float8WeightOnlyConfig(), filter_fn=lambda layer, name: "q_proj" in name)
+    assert model.config._experts_implementation == "ingot" and any("ingot_scales" in name for name in model.state_dict())
+    experts.quantize_experts_(model)
+    with pytest.raises(LinearError, match="restore model: has no module that convert"):
+        ingot.nn.restore(model)
+    assert model.config._experts_implementation == "ingot"
+
+
+def test_an_error_of_restore_changes_no_experts():
+    model = model_of("Mixtral")
+    experts.convert_experts_(model, "delayed")
+    ingot.nn.convert(model, "rowwise", fuse=False)
+    names, layer = list(model.state_dict()), model.model.layers[0].self_attn.q_proj
+    layer.forward = layer.forward
+    with pytest.raises(LinearError, match="restore model: the forward of .*q_proj was replaced since"):
+        ingot.nn.restore(model)
+    assert list(model.state_dict()) == names and model.config._experts_implementation == "ingot"
+
+
 def test_another_conversion_keeps_delayed_scales():
     model, tokens = model_of("Mixtral").train(), torch.arange(32).view(2, 16) * 3
     names = experts.convert_experts_(model, "delayed", history_length=4)

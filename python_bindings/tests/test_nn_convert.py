@@ -511,7 +511,7 @@ def test_refusals():
         convert(own(), filter_fn="lm_head")
     with pytest.raises(ingot.Error, match="h300"):
         convert(own(), tokens=4096, gpu="h300")
-    with pytest.raises(ingot.Error, match="restore model: has no module that convert.. has put there"):
+    with pytest.raises(ingot.Error, match="restore model: has no module that convert.. has put there, and no experts that"):
         restore(own())
     with pytest.raises(ingot.Error, match="restore model: is a str"):
         restore("model")

@@ -15,6 +15,7 @@ ingot.torch.grouped_linear() twice. Nothing is padded and the host never waits. 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
@@ -34,6 +35,7 @@ from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._module_calls import DelayedScales, scales_of_layer
 from ..torch._model_weights import is_stack
+from ..torch._modules import CONVERSION
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
 from ..torch._stored_experts import FLOAT8, check_format, is_weight_only, multiply_stored, run_stored, store_experts
@@ -99,7 +101,8 @@ def convert_experts_(
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
-    `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
+    `ingot.nn.restore(model)` undoes it; `model.set_experts_implementation("grouped_mm")` alone switches the computation, and leaves
+    `ingot_scales` where they are. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, for another recipe, for a history_length that its histories do not have, for hidden and
     intermediate sizes that are no multiples of 16, and for a model on a GPU other than Hopper, before it changes anything."""
     stacks = stacks_to_convert(model)
@@ -108,7 +111,9 @@ def convert_experts_(
     # All that may raise, before anything changes.
     scales = {name: _scales_of(module, names[name], history_length) for name, module in stacks.items() if recipe == "delayed"}
     clamped = {name: _is_clamped(module) for name, module in stacks.items()}
+    former = {name: module.config._experts_implementation for name, module in stacks.items()}  # they may share a config
     for name, module in stacks.items():
+        _note_conversion(module, former[name])
         if recipe == "delayed":
             scales[name].layer_name = names[name]  # kept ones may have that of a stack that was converted alone
             module.add_module(_SCALES, scales[name])
@@ -143,7 +148,8 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
         _check_stacks(stacks, "quantize_experts_")
     _refuse_adapters_of_parameters(model)
     for module in stacks.values():
-        module._modules.pop(_SCALES, None)
+        if CONVERSION in vars(module):
+            vars(module)[CONVERSION].forget(module)
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
             if weight is not None:
@@ -155,6 +161,32 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
         if isinstance(module, PreTrainedModel) and any(map(is_stack, module.modules())):  # not PEFT's, which saves adapters
             module.save_pretrained = _refuse_save_pretrained
     return list(stacks)
+
+
+@dataclasses.dataclass
+class _Conversion:
+    """What convert_experts_() leaves on a module, for restore() of ingot.nn to undo."""
+
+    former: Optional[str]  # the implementation of its config
+
+    def forget(self, module: torch.nn.Module) -> None:
+        """All but the implementation, which others may have set since."""
+        module._modules.pop(_SCALES, None)
+        for name in ("ingot_options", "ingot_fast_math", "ingot_is_clamped", CONVERSION):
+            vars(module).pop(name, None)
+
+    def undo(self, module: torch.nn.Module) -> None:
+        self.forget(module)
+        if module.config._experts_implementation == NAME:
+            module.config._experts_implementation = self.former
+
+
+def _note_conversion(module: torch.nn.Module, implementation: Optional[str]) -> None:
+    conversion = vars(module).get(CONVERSION)
+    if conversion is None:
+        vars(module)[CONVERSION] = _Conversion(implementation)
+    elif implementation != NAME:  # another one was set since
+        conversion.former = implementation
 
 
 def _refuse_adapters_of_parameters(model: torch.nn.Module) -> None:

@@ -14,7 +14,7 @@ from ..torch._gains import expected_gain
 from ..torch._model_weights import OtherWeight, float8_experts, other_lines, other_weights, users_of_parameters
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import (
-    clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
+    CONVERSION, clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
 )
 from ._checkpoint_names import check_model, check_replacing
 from ._float8_linear import Float8Linear
@@ -418,11 +418,24 @@ def is_converted(model: torch.nn.Module) -> bool:
 
 def restore(model: torch.nn.Module) -> int:
     """Undoes convert(): puts the modules that the model had in the places of those that convert() put there, with the
-    parameters that these have now, trained ones too. Returns how many it put back. Raises LinearError for a model that is
-    not converted, and for one that FSDP has sharded since."""
+    parameters that these have now, trained ones too. Undoes convert_experts_() of ingot.integrations.experts as well: the
+    model's own implementation computes its experts again, and their delayed scales are gone. Returns how many modules it put
+    back or undid. Raises LinearError for a model that has neither, and for one that FSDP has sharded since; nothing is changed
+    then."""
     check_model("restore", model)
-    if not is_converted(model):
-        raise LinearError("restore model: has no module that convert() has put there")
+    experts = [module for module in model.modules() if CONVERSION in vars(module)]
+    if not experts and not is_converted(model):
+        raise LinearError(
+            "restore model: has no module that convert() has put there, and no experts that convert_experts_() has converted"
+        )
+    count = restore_layers(model)
+    for module in experts:
+        vars(module)[CONVERSION].undo(module)
+    return count + len(experts)
+
+
+def restore_layers(model: torch.nn.Module) -> int:
+    """restore() of what convert() has put there, if there is any; experts stay as they are."""
     for name, module in model.named_modules():
         if isinstance(module, (FSDPModule, FullyShardedDataParallel)):
             raise LinearError(

@@ -16,7 +16,7 @@ from ..torch._modules import (
 from ..torch._progress import progress
 from ._apart import take_apart
 from ._checkpoint_names import check_model, check_replacing
-from ._convert import is_converted, restore
+from ._convert import is_converted, restore_layers
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._parts import linear_with
@@ -181,7 +181,7 @@ def quantize_(
     check_replacing("quantize_", "replace", model, filter_fn, "WeightOnlyLinear")
     if is_converted(model):
         _check_wrappers(model)
-        restore(model)
+        restore_layers(model)
     for layer, (name, text) in order_of(model, keeps_parameters=False).items():
         if filter_fn is None or filter_fn(layer, name):
             raise LinearError(f"quantize_: {text.replace('convert', 'quantize')}")

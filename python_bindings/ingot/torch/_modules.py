@@ -19,6 +19,9 @@ from ._operators import HIGH_PRECISION
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
+# An attribute of a module that another conversion than convert() has changed in place: an object whose undo(module) undoes that.
+CONVERSION = "ingot_conversion"
+
 # Weights that a layer can cast itself; classes of ingot.float8 say so by an attribute, is_of_ingot.
 KNOWN_TENSORS = (
     torch.Tensor,
