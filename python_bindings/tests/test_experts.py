@@ -405,7 +405,7 @@ def test_restore(recipe, tmp_path):
         assert torch.equal(each(tokens).logits, plain(tokens).logits)
         assert list(each.state_dict()) == list(plain.state_dict())
         assert {name: set(vars(module)) for name, module in each.named_modules()} == untouched
-        assert float8_experts(each) == ()
+        assert float8_experts(each) == () and not any(module._load_state_dict_pre_hooks for module in each.modules())
         plain.load_state_dict(each.state_dict())
         with pytest.raises(LinearError, match="restore model: has no module that convert.. has put there, and no experts that convert_ex"):
             ingot.nn.restore(each)
@@ -448,6 +448,51 @@ def test_an_error_of_restore_changes_no_experts():
     with pytest.raises(LinearError, match="restore model: the forward of .*q_proj was replaced since"):
         ingot.nn.restore(model)
     assert list(model.state_dict()) == names and model.config._experts_implementation == "ingot"
+
+
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise", "blockwise"])
+def test_a_state_of_delayed_experts_loads_into_those_of_another_recipe(recipe):
+    """Strictly, as into layers; what has none of our code refuses it."""
+    model = model_of("Mixtral")
+    experts.convert_experts_(model, "delayed")
+    state = model.state_dict()
+    other = model_of("Mixtral")
+    experts.convert_experts_(other, recipe)
+    with torch.no_grad():
+        for each in other.parameters():
+            each.zero_()
+    for into in (other, copy.deepcopy(other)):
+        told = into.load_state_dict(state)
+        assert not told.missing_keys and not told.unexpected_keys
+        assert all(torch.equal(value, state[name]) for name, value in into.state_dict().items())
+        assert not any("ingot_scales" in name for name in into.state_dict())
+    stack = other.model.layers[0].mlp.experts
+    stack.load_state_dict(model.model.layers[0].mlp.experts.state_dict())
+    with pytest.raises(RuntimeError, match="Unexpected key.*ingot_scale"):
+        model_of("Mixtral").load_state_dict(state)
+    with pytest.raises(RuntimeError, match="Unexpected key.*other"):
+        other.load_state_dict({**state, "model.layers.0.mlp.experts.other": torch.ones(1)})
+
+
+def test_a_folder_of_delayed_experts_loads_into_others(tmp_path):
+    """save_pretrained() of a model that is still converted: other models count its scales as ignored."""
+    model = model_of("Qwen3Moe")
+    names = experts.convert_experts_(model, "delayed")
+    ingot.nn.convert(model, "delayed", fuse=False, filter_fn=lambda layer, name: name == "model.layers.0.self_attn.q_proj")
+    model.save_pretrained(tmp_path)
+    state = model.state_dict()
+    rowwise = model_of("Qwen3Moe")
+    experts.convert_experts_(rowwise)
+    for into in (model_of("Qwen3Moe"), rowwise):
+        with torch.no_grad():
+            for each in into.parameters():
+                each.zero_()
+        report = ingot.nn.load_float8_checkpoint(into, tmp_path)
+        assert set(report.ignored) == {name for name in state if "fp8_" in name} and len(report.ignored) == 3 * (len(names) + 1)
+        assert "9 scales of activations, the KV cache and delayed scaling ignored: model.layers.0.mlp.experts.ingot_scales" in str(report)
+        assert all(torch.equal(value, state[name]) for name, value in into.state_dict().items())
+    experts.convert_experts_(rowwise, "delayed")
+    assert len(ingot.nn.load_float8_checkpoint(rowwise, tmp_path).ignored) == 3
 
 
 def test_another_conversion_keeps_delayed_scales():

@@ -45,7 +45,7 @@ def test_each_layout(tmp_path, layout, layers):
     assert kept == (getattr(layer, "input_scale", None) is not None)
     ignored = 5 + sum(name in tensors for name in OF_INPUT) - kept
     assert len(report.ignored) == ignored
-    assert f"{ignored} scales of activations and the KV cache ignored: " in str(report)
+    assert f"{ignored} scales of activations, the KV cache and delayed scaling ignored: " in str(report)
     x = torch.randn(3, K, dtype=torch.bfloat16)
     expected = x.double() @ torch.tensor(values).T
     assert (layer(x).double() - expected).norm() < 0.06 * expected.norm()

@@ -20,6 +20,7 @@ from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -168,10 +169,12 @@ class _Conversion:
     """What convert_experts_() leaves on a module, for restore() of ingot.nn to undo."""
 
     former: Optional[str]  # the implementation of its config
+    hook: RemovableHandle
 
     def forget(self, module: torch.nn.Module) -> None:
         """All but the implementation, which others may have set since."""
         module._modules.pop(_SCALES, None)
+        self.hook.remove()
         for name in ("ingot_options", "ingot_fast_math", "ingot_is_clamped", CONVERSION):
             vars(module).pop(name, None)
 
@@ -184,9 +187,17 @@ class _Conversion:
 def _note_conversion(module: torch.nn.Module, implementation: Optional[str]) -> None:
     conversion = vars(module).get(CONVERSION)
     if conversion is None:
-        vars(module)[CONVERSION] = _Conversion(implementation)
+        hook = module.register_load_state_dict_pre_hook(_drop_scales)
+        vars(module)[CONVERSION] = _Conversion(implementation, hook)
     elif implementation != NAME:  # another one was set since
         conversion.former = implementation
+
+
+def _drop_scales(module: torch.nn.Module, state_dict: Dict[str, torch.Tensor], prefix: str, *others) -> None:
+    """Experts of another recipe load a state of delayed ones, as layers do. A hook before load_state_dict()."""
+    if _SCALES not in module._modules:
+        for name in [name for name in state_dict if name.startswith(f"{prefix}{_SCALES}.")]:
+            del state_dict[name]
 
 
 def _refuse_adapters_of_parameters(model: torch.nn.Module) -> None:

@@ -56,7 +56,7 @@ class CheckpointReport:
     buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
     place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
     stacked: those of them that are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert
-    where it has them apart. ignored: scales of activations and of the KV cache, of which the model makes no use. experts: modules
+    where it has them apart. ignored: scales of activations and of the KV cache, and buffers of delayed scales, of which the model makes no use. experts: modules
     whose stacks quantize_experts_() made, and the checkpoint has in their format.
     note: what the caller has yet to do ("" if nothing).
     """
@@ -79,7 +79,7 @@ class CheckpointReport:
             (_STACKED, self.stacked),
             ("tensors of the model that the checkpoint lacks", self.missing),
             ("tensors of the checkpoint that the model has no place for", self.unexpected),
-            ("scales of activations and the KV cache ignored", self.ignored),
+            ("scales of activations, the KV cache and delayed scaling ignored", self.ignored),
         ):
             if names:
                 lines.append(f"{len(names)} {what}: {some_of(names)}")
@@ -471,7 +471,7 @@ def load_float8_checkpoint(
     to `device`; those on meta need it, or go to the CPU. unscaled: FP8 codes without scale_inv are the values themselves.
 
     Other tensors are loaded as load_state_dict() does, and codes of them (of modules of several parts, embeddings, stacked
-    experts, layers with an activation) with their scale_inv multiplied in. Scales of activations and of the KV cache are
+    experts, layers with an activation) with their scale_inv multiplied in. Scales of activations, of the KV cache and of delayed scaling are
     ignored where the model has no place for them. Names are those of the model without wrappers (torch.compile,
     checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
 

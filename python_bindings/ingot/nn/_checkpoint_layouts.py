@@ -34,11 +34,12 @@ _MARKS = ("scaled_fp8",)  # of ComfyUI: says that the file has codes
 _IGNORED = (
     "input_scale", "activation_scale", "output_scale", "scale_input", "input_scale_ub", "activation_scale_ub",
     "input_global_scale", "k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale",
+    "fp8_amax", "fp8_amax_history", "fp8_scale",
 )  # fmt: skip
 
 
 def is_ignored(name: str) -> bool:
-    """Is this a scale of activations or of the KV cache? Stacked experts have theirs as down_proj_input_scale."""
+    """Is this a scale of activations or of the KV cache, or what a layer or experts with delayed scales keep? Stacked experts have theirs as down_proj_input_scale."""
     last = name.rpartition(".")[2]
     return last in _IGNORED or last.endswith(tuple(f"_{each}" for each in _IGNORED[:2]))
 
