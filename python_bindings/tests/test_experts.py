@@ -247,6 +247,27 @@ def test_checkpoints_messages(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["saved"]
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["stacks", "layers of each expert"])
+def test_quantized_experts_refuse_values(tmp_path, apart):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    plain = model_of("Qwen3Moe").bfloat16()
+    if apart:
+        plain.save_pretrained(tmp_path)
+    else:
+        save_file({name: value.contiguous() for name, value in plain.state_dict().items()}, tmp_path / "model.safetensors")
+    model = model_of("Qwen3Moe").bfloat16()
+    experts.quantize_experts_(model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    name = "0.gate_proj.weight" if apart else "gate_up_proj"
+    with pytest.raises(
+        LinearError,
+        match=rf'experts.{name}": is bfloat16, but the model has float8_e4m3fn, to which that is not converted: load first, then '
+        r"quantize_experts_\(\)$",
+    ):
+        ingot.nn.load_float8_checkpoint(model, tmp_path)
+    assert all(torch.equal(value.view(torch.uint8), before[name].view(torch.uint8)) for name, value in model.state_dict().items())
+
+
 def sqnr(exact, found):
     return 20 * torch.log10(exact.norm() / (exact - found).norm()).item()
 

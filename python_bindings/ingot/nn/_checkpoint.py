@@ -267,6 +267,8 @@ class _Plan:
                 continue  # with its codes
             elif isinstance(module, StoredLinear) and name in self.reader.names:
                 self._refuse_quantized(place)
+            elif f"{key}_scale_inv" in module._buffers and (values := self._values(place, key, tensor)):
+                self._refuse_dtype(values, self.reader.dtype(values), tensor, ": load first, then quantize_experts_()")
             elif sources := self._sources(place, key, tensor):
                 transposed = self._is_transposed(place, sources, tensor)
                 self._check_tensor(sources, tensor, transposed)
@@ -299,10 +301,15 @@ class _Plan:
             if all(self._has(part) for part in parts):
                 return parts
         if len(tensor.shape) == 3 and key in _OF_EXPERTS and _is_high(tensor.dtype):
-            parts = [f"{place.prefix}{expert}.{part}.weight" for expert in range(tensor.shape[0]) for part in _OF_EXPERTS[key]]
+            parts = _parts_of_stack(place, key, tensor)
             if all(self._has(part) for part in parts):
                 return parts
         return []
+
+    def _values(self, place: Place, key: str, codes: torch.Tensor) -> Optional[str]:
+        """The first tensor that the file has in high precision for a stack of codes."""
+        names = [place.prefix + key, *(_parts_of_stack(place, key, codes) if key in _OF_EXPERTS else ())]
+        return next((name for name in names if name in self.reader.names and _is_high(self.reader.dtype(name))), None)
 
     def _is_transposed(self, place: Place, sources: list[str], tensor: torch.Tensor) -> bool:
         """gpt-oss stores its experts as blocks of (experts, N, K), and transformers has them as (experts, K, N). A square one is
@@ -370,10 +377,10 @@ class _Plan:
             if not integers or torch.bool in (dtype, tensor.dtype):
                 self._refuse_dtype(name, dtype, tensor)
 
-    def _refuse_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor) -> None:
+    def _refuse_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor, remedy: str = "") -> None:
         raise LinearError(
             f"{self.reader.where(name)}: is {str(dtype).removeprefix('torch.')}, but the model has "
-            f"{str(tensor.dtype).removeprefix('torch.')}, to which that is not converted"
+            f"{str(tensor.dtype).removeprefix('torch.')}, to which that is not converted{remedy}"
         )
 
     def value_of(self, target: _Target) -> torch.Tensor:
@@ -390,6 +397,11 @@ class _Plan:
 
 def _is_high(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize >= 2
+
+
+def _parts_of_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
+    """What files call the layers of each expert that transformers makes a stack of."""
+    return [f"{place.prefix}{expert}.{part}.weight" for expert in range(stack.shape[0]) for part in _OF_EXPERTS[key]]
 
 
 def _is_replaceable(place: Place) -> bool:
