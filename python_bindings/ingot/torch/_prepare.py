@@ -27,7 +27,7 @@ class Prepared:
 
     gpu: the GPU's name, such as "h200"; empty for the one at hand if its kind is not known by name. layers: the names of
     the layers that are prepared. left_out: (name, reason) for each of the others. kernels: the spec of each kernel that
-    the layers need. compiled: how many of them were not in the store. seconds: how long it took.
+    the layers need. compiled: how many of them were not in the store. seconds: how long it took. str() is a few lines.
     """
 
     gpu: str
@@ -36,6 +36,12 @@ class Prepared:
     kernels: Tuple[str, ...]
     compiled: int
     seconds: float
+
+    def __str__(self) -> str:
+        what = f"{len(self.layers)} layers are prepared" + (f" for {self.gpu}" if self.gpu else "")
+        there = len(self.kernels) - self.compiled
+        lines = [f"{what}: {len(self.kernels)} kernels, {self.compiled} compiled and {there} in the store, in {self.seconds:.1f} s"]
+        return "\n".join([*lines, *(f"  {name}: left out: {reason}" for name, reason in self.left_out)])
 
 
 def checked_tokens(who: str, tokens: Tokens) -> Tuple[int, ...]:
