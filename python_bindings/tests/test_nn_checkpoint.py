@@ -475,6 +475,27 @@ def test_a_model_of_transformers(tmp_path):
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 
+def test_a_config_whose_codes_the_files_lack(tmp_path):
+    """As of a model that was trained after its codes were decoded, and saved with the config that it had."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False), torch.nn.Linear(16, 16, bias=False))
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": float8_quantization_config("128x128", [])}))
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    report = load_float8_checkpoint(model, tmp_path)
+    assert report.note == (
+        "the config has a quantization_config, but the files have no codes: if the model was trained since, save it again after "
+        "`del model.config.quantization_config`"
+    )
+    assert str(report) == f"no layer is FP8\n{report.note}"
+    codes = {"0.weight": torch.zeros(16, 16, dtype=torch.float8_e4m3fn), "0.weight_scale_inv": torch.ones(1, 1)}
+    save_file({"1.weight": model[1].weight.detach(), **codes}, tmp_path / "model.safetensors")
+    assert "quantization_config" not in load_float8_checkpoint(model, tmp_path).note
+    (tmp_path / "config.json").write_text("{}")
+    save_file({f"{at}.weight": torch.zeros(16, 16) for at in (0, 1)}, tmp_path / "model.safetensors")
+    plain = torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False), torch.nn.Linear(16, 16, bias=False))
+    assert load_float8_checkpoint(plain, tmp_path).note == ""
+
+
 def test_messages(tmp_path):
     file = tmp_path / "model.safetensors"
     tensors = public_layout("row")

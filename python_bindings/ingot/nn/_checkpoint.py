@@ -535,10 +535,21 @@ def load_float8_checkpoint(
     )
 
 
+def _lacks_codes(reader: Reader) -> bool:
+    """Does the config promise codes where all tensors are too wide for them?"""
+    dtypes = map(reader.dtype, reader.names)
+    return reader.config.get("quantization_config") is not None and all(each is not None and each.itemsize > 1 for each in dtypes)
+
+
 def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:
     notes = []
     if any(isinstance(each, WeightOnlyLinear) and each.activation_dtype not in _OF_WEIGHT_ONLY for each in layers):
         notes.append("these layers take bfloat16 or float16: call .bfloat16() on the model, or use torch.autocast")
+    if _lacks_codes(plan.reader):
+        notes.append(
+            "the config has a quantization_config, but the files have no codes: if the model was trained since, save it again after "
+            "`del model.config.quantization_config`"
+        )
     if plan.left_on_meta:
         notes.append(f"no checkpoint has these buffers, and they are on meta: make them: {some_of(plan.left_on_meta)}")
     return "\n".join(notes)
