@@ -32,6 +32,7 @@ _TIMED = {
     "cast, torch.compile": [],
     "cast": _CASTS,
     "gemm, torch": [],
+    "old and new": [],
     "gemm": _GEMMS,
     "gradients": _GEMMS,
     "grouped_gemm": _GEMMS,
