@@ -2,10 +2,12 @@
 word "slow" it runs those of SLOW instead: the examples that import transformers or PEFT, with a small mixture of experts as the
 model "folder". What needs a package that is not there is skipped."""
 
+import atexit
 import importlib.util
 import os
 import pathlib
 import re
+import shutil
 import sys
 import tempfile
 
@@ -38,7 +40,9 @@ def make_folder():
     from ingot.nn import Float8WeightOnlyConfig, quantize_, save_float8_checkpoint
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    os.chdir(tempfile.mkdtemp())
+    tempfile.tempdir = tempfile.mkdtemp()  # what the examples put into temporary folders goes with it, too
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+    os.chdir(tempfile.tempdir)
     sizes = {"hidden_size": 64, "head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32}
     counts = {"vocab_size": 256, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}
     model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **counts)).bfloat16()
