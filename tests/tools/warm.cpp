@@ -855,6 +855,43 @@ BOOST_AUTO_TEST_CASE(a_model_is_recorded_by_python) {
   BOOST_TEST(printed.find("sm_90a  amax bf16 scale=tensor") != std::string::npos, printed);
 }
 
+// Its own folder comes before PATH: a virtual environment is used without being active.
+BOOST_AUTO_TEST_CASE(the_interpreter_is_that_of_the_programs_environment) {
+  const test::TemporaryDirectory folder;
+  const fs::path bin = folder.path() / "bin";
+  const fs::path others = folder.path() / "others";
+  for (const fs::path& each : {bin, others}) fs::create_directory(each);
+  const auto interpreter = [&](const fs::path& script) {
+    std::ofstream(script) << "#!/bin/sh\necho \"$0\"; exit 3\n";
+    fs::permissions(script, fs::perms::owner_all);
+  };
+  BOOST_TEST(default_python(bin) == "python3");
+  fs::create_directory(bin / "python3");  // no program
+  interpreter(bin / "python");
+  BOOST_TEST(default_python(bin) == (bin / "python").string());
+  fs::remove(bin / "python3");
+  interpreter(bin / "python3");
+  BOOST_TEST(default_python(bin) == (bin / "python3").string());
+  fs::permissions(bin / "python3", fs::perms::owner_read);
+  if (access((bin / "python3").c_str(), X_OK) != 0) BOOST_TEST(default_python(bin) == (bin / "python").string());
+  fs::permissions(bin / "python3", fs::perms::owner_all);
+  interpreter(others / "python3");
+  fs::copy_file(INGOT_PROGRAM, bin / "ingot");
+  fs::create_symlink(bin / "ingot", folder.path() / "link");
+  const auto asked = [&](const char* program) {
+    const fs::path output = folder.path() / "output";
+    const std::string text = "PATH='" + others.string() + ":/bin:/usr/bin' '" + (folder.path() / program).string() +
+                             "' warm --module models:make --list > '" + output.string() + "' 2>/dev/null";
+    BOOST_TEST(WEXITSTATUS(std::system(text.c_str())) == 1);
+    std::ifstream stream(output);
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  BOOST_TEST(asked("bin/ingot") == (bin / "python3").string() + "\n");
+  BOOST_TEST(asked("link") == (bin / "python3").string() + "\n");
+  for (const char* const name : {"python", "python3"}) fs::remove(bin / name);
+  BOOST_TEST(asked("bin/ingot") == (others / "python3").string() + "\n");
+}
+
 // At a terminal a kernel's name has the room that there is.
 BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
   const Command command;

@@ -74,6 +74,17 @@ void record(const std::vector<std::string>& words, const std::string& model) {
 
 }  // namespace
 
+std::string default_python(std::filesystem::path folder) {
+  std::error_code problem;
+  if (folder.empty()) folder = std::filesystem::read_symlink("/proc/self/exe", problem).parent_path();
+  for (const char* const name : {"python3", "python"}) {
+    const std::filesystem::path program = folder / name;
+    const bool is_file = !folder.empty() && std::filesystem::is_regular_file(program, problem);
+    if (is_file && access(program.c_str(), X_OK) == 0) return program.string();
+  }
+  return "python3";
+}
+
 TemporaryFiles::TemporaryFiles() {
   std::error_code problem;
   std::string name = (std::filesystem::temp_directory_path(problem) / "ingot-warm-XXXXXX").string();
@@ -93,9 +104,10 @@ TemporaryFiles::~TemporaryFiles() {
 std::vector<std::filesystem::path> record_models(const RecordedModel& models, const WarmRequest& request,
                                                  const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
+  const std::string python = models.python.empty() ? default_python() : models.python;
   const auto add = [&](const std::string& option, const std::string& model) {
     files.push_back(folder / fmt::format("{}.ingot", files.size()));
-    record(arguments_for(models.python, option, model, request, files.back()), model);
+    record(arguments_for(python, option, model, request, files.back()), model);
   };
   for (const std::filesystem::path& config : models.configs) add("--config", config.string());
   for (const std::string& module : models.modules) add("--module", module);

@@ -14,8 +14,12 @@ namespace ingot::tools {
 struct RecordedModel {
   std::vector<std::filesystem::path> configs{};  // config.json of transformers
   std::vector<std::string> modules{};            // "package:function", whose code runs
-  std::string python = "python3";                // the interpreter that has the package
+  std::string python{};                          // the interpreter that has the package; empty: default_python()
 };
+
+// The interpreter of a virtual environment in whose folder of programs this one is: python3 or python there, else
+// python3 of PATH. folder: empty for that of the running program.
+std::string default_python(std::filesystem::path folder = {});
 
 // Files that are removed at the end.
 class TemporaryFiles {

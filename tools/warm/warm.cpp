@@ -411,7 +411,9 @@ void add_warm(CLI::App& app, int& status) {
       ->add_option("--module", options->models.modules,
                    "A Python function that returns a torch.nn.Module, whose code runs; repeatable")
       ->type_name("PACKAGE:FUNCTION");
-  command->add_option("--python", options->models.python, "The Python that has Ingot's package (default: python3)")
+  command
+      ->add_option("--python", options->models.python,
+                   "The Python that has Ingot's package (default: python3 in this program's folder, else that of PATH)")
       ->type_name(kFileValue);
   command->add_option("--layers", options->layers, "A JSON file with a model's layers; repeatable")
       ->type_name(kFileValue);
