@@ -364,8 +364,8 @@ A file for --layers:
    "decoding": [{"name": "qkv", "in_features": 4096, "out_features": 6144}]}
   kind: linear (the default), rms_norm_linear, layer_norm_linear, or an MLP, whose out_features are its hidden
   features: gated_mlp, layer_norm_mlp, rms_norm_gated_mlp. "bias" and, for decoding, "f32_output" are false by default.
-  The gated MLPs of a mixture of experts are one layer, which trains tensorwise, rowwise and blockwise, and decodes in
-  FP8 and with weights in each format of --weight-only:
+  The gated MLPs of a mixture of experts are one layer, which trains tensorwise, delayed, rowwise and blockwise, and
+  decodes in FP8 and with weights in each format of --weight-only:
     {"name": "experts", "kind": "experts", "experts": 128, "chosen": 8, "in_features": 2048, "out_features": 768}
   "chosen" is how many experts a token has. With "bias" they are gpt-oss's.
   Without "decoding", layers of kind linear and experts also decode.
