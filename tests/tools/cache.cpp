@@ -645,14 +645,19 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_imported_is_explained) {
     return result.err.substr(start.size());
   };
   const std::string remedy = "; give a bundle (`ingot cache export` writes one) or a store's folder\n";
+  const std::string again = "; copy it again, or make it again (`ingot cache export` writes a bundle)\n";
   const std::string copy = "; if you trust it, copy it to a place of yours that nobody else can write\n";
   BOOST_TEST(error_of(directory.path() / "nothing") == "does not exist" + remedy);
   for (const std::size_t size : {bytes.size() - 1, std::size_t{100}}) {
     fs::resize_file(bundle, size);
-    CHECK_CONTAINS(error_of(bundle), "is not as long as it was written: " + std::to_string(size) + " bytes, of ");
+    BOOST_TEST(error_of(bundle) ==
+               "is cut off: " + std::to_string(size) + " bytes, of " + std::to_string(bytes.size()) + again);
+    const Result verified = run("verify --tier '" + bundle.string() + "'");
+    BOOST_TEST(verified.code == 1);
+    CHECK_CONTAINS(verified.err, again);
   }
   fs::resize_file(bundle, 20);
-  BOOST_TEST(error_of(bundle) == "is truncated: its header is not complete" + remedy);
+  BOOST_TEST(error_of(bundle) == "is truncated: its header is not complete" + again);
   const fs::path fifo = directory.path() / "fifo";
   BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   BOOST_TEST(error_of(fifo) == "is not a regular file" + remedy);

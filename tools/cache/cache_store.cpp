@@ -54,10 +54,12 @@ std::unique_ptr<KernelTier> open_tier(const fs::path& path) {
     throw Error(ErrorCode::io_failed, path.string(), problem);
   }
   const bool is_private = problem.ends_with(std::system_category().message(EACCES));
+  const bool is_cut = problem.starts_with("is truncated") || problem.starts_with("is cut off");
   const bool is_foreign = problem.starts_with("is owned by") || problem.starts_with("can be written by");
   throw Error(problem == "does not exist" ? ErrorCode::not_found : ErrorCode::io_failed, path.string(),
               problem + (is_private   ? "; let its owner run `chmod a+rX` on it and the folders above it, or on a copy"
                          : is_foreign ? "; if you trust it, copy it to a place of yours that nobody else can write"
+                         : is_cut     ? "; copy it again, or make it again (`ingot cache export` writes a bundle)"
                                       : "; give a bundle (`ingot cache export` writes one) or a store's folder"));
 }
 

@@ -105,7 +105,9 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
   const auto bytes = little_endian_at<std::uint64_t>(header, kBundleMagic.size() + kInteger);
   const auto file_bytes = static_cast<std::uint64_t>(opened.bytes);
   if (offset > file_bytes || bytes != file_bytes - offset) {
-    return refuse(fmt::format("is not as long as it was written: {} bytes, of {}", file_bytes, offset + bytes));
+    const bool is_cut = offset > file_bytes || bytes > file_bytes - offset;
+    return refuse(fmt::format("{}: {} bytes, of {}", is_cut ? "is cut off" : "is not as long as it was written",
+                              file_bytes, offset + bytes));
   }
   if (bytes > kMaxIndexBytes)
     return refuse(fmt::format("has an index of {} bytes; at most {} are read", bytes, kMaxIndexBytes));
