@@ -77,6 +77,9 @@ std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
   if (!left.empty()) {  // in their order, which CLI11's sentence reverses
     text = fmt::format("the following argument{} not expected: {}", left.size() == 1 ? " was" : "s were",
                        fmt::join(left, " "));
+    if (path == "plan" && left.front().starts_with("--set")) {
+      text += "; a model is named by its config.json: --config config.json";
+    }
     // The shell takes the spec's words apart, and the > of its arrow for itself.
     if (path == "show" && !left.front().starts_with('-')) text += "; a spec is one argument: put it in quotes";
   }

@@ -183,6 +183,9 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   const auto check = [](const char* arguments, const std::string& message) {
     BOOST_TEST(run(arguments).err == "ingot: error: " + message + "\n");
   };
+  check("plan --set llama3-8b",
+        "ingot plan: the following arguments were not expected: --set llama3-8b; a model is named by its config.json: "
+        "--config config.json; see `ingot plan --help`");
   check("info --yaml", "ingot info: the following argument was not expected: --yaml; see `ingot info --help`");
   check("info one --two three",
         "ingot info: the following arguments were not expected: one --two three; see `ingot info --help`");
