@@ -1,4 +1,5 @@
 // `ingot plan` as users run it: its table, its JSON, and the sentence that each wrong value gets.
+#include <fmt/format.h>
 #include <boost/test/unit_test.hpp>
 
 #include <sys/wait.h>
@@ -78,6 +79,17 @@ BOOST_AUTO_TEST_CASE(lines_below_the_table_say_what_does_not_fit_and_what_is_ass
     const std::string last = at.out.substr(at.out.rfind("\nrowwise ") + 1);
     BOOST_TEST(last.substr(last.find('\n') + 1) == end, at.out);
   };
+  // The largest of the recipe's.
+  const auto gain = [](int tokens) {
+    Case other;
+    BOOST_TEST(
+        other.run("--config config.json --mesh dp=8 --recipe rowwise --json a --tokens " + std::to_string(tokens)) == 0,
+        other.err);
+    double most = 0;
+    const json plan = json::parse(read(other.path("a")));
+    for (const json& each : plan.at("plans")) most = std::max(most, each.at("gain").get<double>());
+    return fmt::format("{:.2f}", most);
+  };
   // Nothing estimates the host of one GPU, and 8 billion parameters with AdamW's moments take 128 GB.
   check("--mesh dp=1,node=1 --recipe rowwise --gpu h100", "rowwise: does not fit in the 80 GB of an h100\n");
   BOOST_TEST(at.out.find("  0.0       -     0.00 ") != std::string::npos, at.out);
@@ -89,8 +101,19 @@ BOOST_AUTO_TEST_CASE(lines_below_the_table_say_what_does_not_fit_and_what_is_ass
   check("--mesh dp=8 --recipe rowwise --tokens 1024",
         "a sequence of 4096 is longer than the step: one of 1024 is assumed\n"
         "The host binds: the step waits for it. Its time is that of the machine that was measured "
-        "(docs/distributed.md).\nMore tokens a GPU hide it, and gathers in 16 bits take less of it.\n");
+        "(docs/distributed.md).\nMore tokens a GPU hide it, and gathers in 16 bits take less of it.\n"
+        "None of these gains with 1024 tokens: what binds is the host. rowwise does with --tokens 4096 (" +
+            gain(4096) + ")\n");
+  BOOST_TEST(std::stod(gain(4096)) > 1);
+  BOOST_TEST(std::stod(gain(2048)) <= 1);
   BOOST_TEST(at.out.find(" in sequences of 1024\n") != std::string::npos, at.out);
+  // With layers so narrow this recipe gains with no number of tokens.
+  std::ofstream(at.path("narrow.json")) << R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256})";
+  BOOST_TEST(at.run("--config narrow.json --mesh dp=1 --recipe rowwise_with_gw_hp") == 0, at.err);
+  BOOST_TEST(at.out.ends_with("\nNone of these gains with 8192 tokens: what binds is GEMMs\n"), at.out);
+  BOOST_TEST(at.run("--config narrow.json --mesh dp=1 --recipe high_precision") == 0, at.err);
+  BOOST_TEST(at.out.find("None of") == std::string::npos, at.out);
 }
 
 BOOST_AUTO_TEST_CASE(the_document_shows_what_the_program_prints) {

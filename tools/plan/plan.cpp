@@ -175,6 +175,25 @@ std::string about_host(const std::vector<PlanRow>& rows) {
       codes ? ", and gathers in 16 bits take less of it" : "");
 }
 
+// A line where every recipe is slower than bf16: what binds, and with how many tokens one is faster.
+std::string about_gains(StepRequest request, const PlanOptions& options, const std::vector<PlanRow>& rows) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
+  const auto gain_of = [](const PlanRow& row) { return row.recipe == "high_precision" ? 0 : row.gain; };
+  const PlanRow& best = *std::ranges::max_element(rows, {}, gain_of);
+  if (gain_of(best) == 0 || best.gain >= 1) return {};
+  std::string text =
+      fmt::format("None of these gains with {} tokens: what binds is {}", request.tokens, best.step.binds);
+  while (request.tokens <= kMostTokens / 2) {
+    request.tokens *= 2;
+    const std::vector<PlanRow> more = rows_of(request, options);
+    const PlanRow& first = *std::ranges::max_element(more, {}, gain_of);
+    if (first.gain > 1) {
+      return text + fmt::format(". {} does with --tokens {} ({:.2f})\n", first.recipe, request.tokens, first.gain);
+    }
+  }
+  return text + "\n";
+}
+
 std::string table(const StepRequest& request, const std::vector<PlanRow>& rows) {
   const GpuMesh& mesh = request.mesh;
   const GpuLinks& links = request.links;
@@ -259,7 +278,7 @@ void print_plan(const PlanOptions& options) {
   }
   const std::vector<PlanRow> rows = rows_of(request, options);
   if (!options.json.empty()) write_file(options.json, {dump(to_json(request, rows)), "\n"});
-  fmt::print("{}", table(request, rows));
+  fmt::print("{}{}", table(request, rows), about_gains(request, options, rows));
 }
 
 constexpr const char* kPlanNotes = R"(
