@@ -187,7 +187,7 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
   if (!wgmma_alone) add(kSm90MmaShapes, false, mma_rows);
   add(kSm90WgmmaShapes, true, size.m);
   if (has_few_rows(spec, size)) {
-    if (!wgmma_alone) add(kSm90FewRowsMmaShapes, false, mma_rows);
+    add(kSm90FewRowsMmaShapes, false, mma_rows);
     add(kSm90FewRowsWgmmaShapes, true, size.m);
   }
   return all;
