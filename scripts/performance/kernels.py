@@ -157,7 +157,7 @@ def grouped_gemms(results: Results) -> list[str]:
             ratio = times(apart["us"]["median"] / us)
             read = f", {times(case['read_us'] / us)} of reading" if "read_us" in case else ""
             rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}{read}"
-        lines += [f"{results.source(file, found)}:", ""]
+        lines += [f"{results.noted(file, found)}:", ""]
         lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
     return lines
 
@@ -174,7 +174,7 @@ def weight_only_experts(results: Results) -> list[str]:
             kinds += [kind] if kind not in kinds else []
             rows.setdefault(experts, {})[kind] = f"{ours:.1f}, {times(apart / ours)} ({times(case['read_us'] / ours)})"
         lines += [
-            f"{results.source(file, found)}; rows of many experts in one launch: us, times as fast as a launch for each "
+            f"{results.noted(file, found)}; rows of many experts in one launch: us, times as fast as a launch for each "
             "expert, and in brackets the share of the speed at which the weights of experts that have rows can be read:",
             "",
         ]

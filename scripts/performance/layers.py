@@ -46,7 +46,7 @@ def layers(results: Results) -> list[str]:
         for name in dict.fromkeys(name for of_card in by_name for name in of_card):
             cells = (of_card.get(name, ["-"] * (1 + len(RECIPES))) for of_card in by_name)
             rows.append([name, *(joined(each) for each in zip(*cells, strict=True))])
-        lines += table((by_card(work, timed), "bf16, us", *RECIPES), rows) + results.sources(timed)
+        lines += table((by_card(work, timed), "bf16, us", *RECIPES), rows) + results.sources(timed, noted=True)
     pictures = (plot(results, f"linear_{device}.svg", "speed over Ingot's bf16 by recipe and size") for device, _, _ in of)
     return lines + [line for picture in pictures for line in picture]
 
@@ -85,7 +85,7 @@ def kept(results: Results) -> list[str]:
                 for r in case["recipes"]
                 if "db_beside_bf16" in r and not r.get("side_stream")
             ]
-            lines += [f"{case['case']}, {results.source(file, found)}:", ""]
+            lines += [f"{case['case']}, {results.noted(file, found)}:", ""]
             head = ("recipe", "MB kept, of bf16's input", "over bf16", "output, dB", "grad_input, dB", "grad_weight, dB")
             lines += table(head, rows)
     return lines
@@ -130,7 +130,7 @@ def host(results: Results) -> list[str]:
     costs = [found["host_us_of_a_256_step"] for _, _, found in of]
     names = dict.fromkeys(recipe for each in costs for recipe in each)
     rows = [(recipe, joined(f"{each[recipe]:.1f}" if recipe in each else "-" for each in costs)) for recipe in names]
-    return table((by_card("recipe", of), "us"), rows) + results.sources(of) if of else []
+    return table((by_card("recipe", of), "us"), rows) + results.sources(of, noted=True) if of else []
 
 
 def sweeps(results: Results) -> list[tuple[str, str, Json]]:
@@ -358,7 +358,7 @@ def experts_on_ranks(results: Results) -> list[str]:
         ]
         lines += [
             f"{found['case']}, {found['gpus']} GPUs, {found['tokens']:.0f} tokens each{idle}, forward and backward{layers} "
-            f"(bench/compare_expert_ranks.py, {results.source(file, found)}):",
+            f"(bench/compare_expert_ranks.py, {results.noted(file, found)}):",
             "",
             *table(("contender", "ms", "over bf16", "peak GB", "sent MB"), rows),
         ]
@@ -382,7 +382,7 @@ def steps_of_experts(results: Results) -> list[str]:
         lines += [
             f"Whole steps of a language model of {first['layers']} layers with experts of {first['hidden']} x {first['intermediate']}, "
             f"{first['batch']} x {first['tokens']} tokens, AdamW in bf16; one contender after another (bench/train_experts.py, "
-            f"{results.source(file, found)}):",
+            f"{results.noted(file, found)}):",
             "",
             *table(("experts", "contender", "tokens/s", "over bf16 compiled", "peak GB"), rows),
         ]

@@ -30,17 +30,20 @@ class Results:
         return f"[{file}]({self.link}{file})"
 
     def source(self, file: str, found: Json) -> str:
-        """Where figures come from: device, commit, date and file, how often what they time has changed since, and the file's note."""
+        """Where figures come from: device, commit, date and file, and how often what they time has changed since."""
         parts = [found.get("device", ""), found.get("torch", ""), found.get("commit", ""), found.get("date", "")]
         labels = ("", "PyTorch ", "commit ", "")
         told = ", ".join(label + str(part) for label, part in zip(labels, parts, strict=True) if part)
         age = ages.mark(ROOT, str(found.get("benchmark", "")), str(found.get("commit", ""))) if self.link else ""
-        note = f"; {found['note']}" if "note" in found else ""
-        return f"{told}{age} ({self.named(file)}){note}"
+        return f"{told}{age} ({self.named(file)})"
 
-    def sources(self, of: Iterable[tuple[str, str, Json]]) -> list[str]:
-        """The line under a table that has the figures of each card in one row."""
-        told = "; ".join(self.source(file, found) for _, file, found in of) + "."
+    def noted(self, file: str, found: Json) -> str:
+        """The same, and the file's note."""
+        return self.source(file, found) + (f"; {found['note']}" if "note" in found else "")
+
+    def sources(self, of: Iterable[tuple[str, str, Json]], noted: bool = False) -> list[str]:
+        """The line under a table that has the figures of each card in one row; with the files' notes."""
+        told = "; ".join((self.noted if noted else self.source)(file, found) for _, file, found in of) + "."
         return [" ".join([told, *self.lacking(told)]), ""]
 
     def lacking(self, told: str) -> list[str]:

@@ -8,7 +8,8 @@
 namespace ingot::ptx {
 
 // Does each lane of a warp arrive, instead of one lane for all after __syncwarp()? compute-sanitizer's racecheck does
-// not follow a lane that arrives for others (docs/notes/gemm.md): scripts/gpu_check.sh sets this for it.
+// not follow a lane that arrives for others (docs/notes/gemm.md): scripts/gpu_check.sh sets this for it. (Of the
+// barriers for which it was needed: of gemm_sm90's stages, and of the sums that dequant_sm90's warps exchange.)
 inline constexpr bool kEachLaneArrives = false;
 inline constexpr u32 kArrivalsOfWarp = kEachLaneArrives ? 32 : 1;
 

@@ -102,6 +102,7 @@ bool has_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size) {
 //   24 or of 32 tokens, and the estimate counts the rounds that these add. So DeepSeek-V3's up has 32 tokens and K in
 //   two parts: 4.6 % slower than 24 tokens for random rows, and 4 % slower than the fastest by Zipf's law, where 24
 //   tokens are 30 % slower.
+// A capacity counts as a mean, although no expert has more rows: it is seldom full.
 constexpr std::int64_t kBusyRows = 2;  // of a busy expert, for each that size_of_experts() says
 constexpr double kBusyExperts = 0.125;
 

@@ -258,8 +258,8 @@ void launch_grouped(const GroupedGemmSpec& spec, const GroupedGemmTensors& tenso
 }
 
 // Sums of nothing: as of a K of 1 whose operands are zero. All of them lies outside a matrix of one element, where the
-// copy engine reads zeros. There are no groups, and so none of their scale_inv, instead of which the kernel reads one
-// of b for each expert: so many zeros.
+// copy engine reads zeros. There are no groups, so no scale_inv of theirs: the kernel reads one of b for each expert
+// instead, kMostExperts zeros.
 void launch_grouped_of_nothing(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, const MatmulSize& size,
                                Stream& stream, Launcher& launcher) {
   constexpr std::int64_t kStride = 16;  // the copy engine's least, bytes
