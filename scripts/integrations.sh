@@ -15,7 +15,7 @@ selected() {
   case $1 in
     transformers*)
       needed=transformers
-      arguments=("$tests"/test_{transformers,experts,record,nn_convert,nn_checkpoint,nn_checkpoint_stacks,integrations}.py) ;;
+      arguments=("$tests"/test_{transformers,experts,record,nn_convert,nn_checkpoint,nn_checkpoint_stacks,nn_checkpoint_renames,integrations}.py) ;;
     lightning) needed=lightning.pytorch arguments=("$tests/test_integrations.py" -k test_lightning) ;;
     torchtitan) needed=torchtitan.models.llama3 arguments=("$tests/test_integrations.py" -k test_torchtitan) ;;
     axolotl) needed=axolotl.cli.train arguments=("$tests/test_integrations.py" -k test_axolotl) ;;

@@ -24,9 +24,10 @@ from ._checkpoint_changes import Around, Changes
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
-from ._checkpoint_names import Place, check_model, places, trains_a_copy
+from ._checkpoint_names import Place, check_model, places, trains_a_copy, unwrapped
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
-from ._checkpoint_stacks import find_codes, has_stacks_in_float8, read_codes
+from ._checkpoint_renames import parts_of_stack, renames
+from ._checkpoint_stacks import find_codes, find_rows, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
 from ._expert_scales import ExpertScales
@@ -39,8 +40,6 @@ from ._weight_only import WeightOnlyLinear
 _OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _OF_INPUT = ("input_scale", "activation_scale")
-# Stacks that transformers 5 makes of each expert's layers, which public files still have.
-_OF_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _SUBJECT = "load_float8_checkpoint"
 _STACKED = (
     "of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
@@ -117,12 +116,13 @@ class _Plan:
         self.decoded: list[str] = []
         self.stacked: list[str] = []
         self.experts: list[str] = []
-        self.codes_of: list[tuple[Place, str, StoredWeight]] = []  # stacks of experts that get a file's codes
+        self.codes_of: list[tuple[Place, str, list[StoredWeight]]] = []  # stacks of experts that get a file's codes
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
         self.places = list(places(model))
         for place in self.places:
             self._check(place)
+        reader.rename(renames(reader.names, self.places))
         self._find_layers()
         loaded: set[int] = set()  # parameters may be tied: one name is enough
         for place in self.places:
@@ -248,9 +248,12 @@ class _Plan:
         keeps_scales = isinstance(module, KeepsScales)
         if has_stacks_in_float8(_SUBJECT, place):
             self.experts.append(place.name)
+        rows = find_rows(self.reader, self._weights, place)
+        for key, weights in rows.items():
+            self._take_codes(place, key, weights)
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
             name = place.prefix + key
-            if tensor is None:
+            if tensor is None or key.removesuffix("_scale_inv") in rows:
                 continue
             if keeps_scales and key.startswith("fp8_"):
                 found = self.scales_of.setdefault(module, {})
@@ -262,7 +265,7 @@ class _Plan:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
             elif is_weight_only(module, key):
-                self._find_codes(place, key)
+                self._take_codes(place, key, find_codes(self.reader, self._weights, place, key))
             elif is_weight_only(module, key.removesuffix("_scale_inv").removesuffix("_packing")):
                 continue  # with its codes
             elif isinstance(module, StoredLinear) and name in self.reader.names:
@@ -278,16 +281,16 @@ class _Plan:
             else:
                 self.missing.append(name)
 
-    def _find_codes(self, place: Place, key: str) -> None:
-        weight = find_codes(self.reader, self._weights, place, key)
-        self.codes_of.append((place, key, weight))
-        self.used.update(weight.names)
+    def _take_codes(self, place: Place, key: str, weights: list[StoredWeight]) -> None:
+        self.codes_of.append((place, key, weights))
+        for weight in weights:
+            self.used.update(weight.names)
 
     def codes(self) -> Iterable[tuple[_Target, torch.Tensor]]:
         """What stacks of experts get, read from the file."""
-        for place, key, weight in self.codes_of:
-            for name, value in read_codes(self.reader, weight, place, key).items():
-                yield _Target(place, name, place.module._buffers[name], [weight.codes]), value
+        for place, key, weights in self.codes_of:
+            for name, value in read_codes(self.reader, weights, place, key).items():
+                yield _Target(place, name, place.module._buffers[name], [weights[0].codes]), value
 
     def _sources(self, place: Place, key: str, tensor: torch.Tensor) -> list[str]:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
@@ -300,15 +303,12 @@ class _Plan:
             parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
             if all(self._has(part) for part in parts):
                 return parts
-        if len(tensor.shape) == 3 and key in _OF_EXPERTS and _is_high(tensor.dtype):
-            parts = _parts_of_stack(place, key, tensor)
-            if all(self._has(part) for part in parts):
-                return parts
-        return []
+        parts = parts_of_stack(place, key, tensor) if _is_high(tensor.dtype) else []
+        return parts if all(self._has(part) for part in parts) else []
 
     def _values(self, place: Place, key: str, codes: torch.Tensor) -> Optional[str]:
         """The first tensor that the file has in high precision for a stack of codes."""
-        names = [place.prefix + key, *(_parts_of_stack(place, key, codes) if key in _OF_EXPERTS else ())]
+        names = [place.prefix + key, *parts_of_stack(place, key, codes)]
         return next((name for name in names if name in self.reader.names and _is_high(self.reader.dtype(name))), None)
 
     def _is_transposed(self, place: Place, sources: list[str], tensor: torch.Tensor) -> bool:
@@ -351,9 +351,9 @@ class _Plan:
                     self._refuse_dtype(weight.codes, self.reader.facts(weight.codes)[0], tensor)
                 shape = (*weight.shape[:-2], weight.shape[-1], weight.shape[-2]) if transposed else weight.shape
                 self.used.update(weight.names)
-                self.decoded.append(name)
+                self.decoded.append(self.reader.stored(name))
                 if len(tensor.shape) == 3:
-                    self.stacked.append(name)
+                    self.stacked.append(self.reader.stored(name))
             shapes.append(shape)
         shape = shapes[0]
         if len(tensor.shape) == 3 and len(shapes) > 1:
@@ -397,11 +397,6 @@ class _Plan:
 
 def _is_high(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize >= 2
-
-
-def _parts_of_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
-    """What files call the layers of each expert that transformers makes a stack of."""
-    return [f"{place.prefix}{expert}.{part}.weight" for expert in range(stack.shape[0]) for part in _OF_EXPERTS[key]]
 
 
 def _is_replaceable(place: Place) -> bool:
@@ -457,10 +452,17 @@ def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
     return parameter
 
 
-def _refuse_rest(reader: Reader, missing: list[str], unexpected: list[str]) -> None:
-    if missing or unexpected:
-        what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)
-        raise LinearError(f"{reader.path}: {what} {some_of(which)}: give the model it was made for, or strict=False")
+def _refuse_rest(reader: Reader, model: torch.nn.Module, missing: list[str], unexpected: list[str]) -> None:
+    if not missing and not unexpected:
+        return
+    what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)
+    text = f"{reader.path}: {what} {some_of(which)}: give the model it was made for, or strict=False"
+    if missing and unexpected:
+        family = getattr(getattr(unwrapped(model), "config", None), "model_type", None)
+        text += f"; the model has no place for {some_of(unexpected)}"
+        if family:
+            text += f": files of {printable(family)!r} that have other names than its modules are from_pretrained()'s to read"
+    raise LinearError(text)
 
 
 @torch.inference_mode(False)  # what is loaded may be trained, or saved for backward
@@ -485,7 +487,8 @@ def load_float8_checkpoint(
     Other tensors are loaded as load_state_dict() does, and codes of them (of modules of several parts, embeddings, stacked
     experts, layers with an activation) with their scale_inv multiplied in. Scales of activations, of the KV cache and of delayed scaling are
     ignored where the model has no place for them. Names are those of the model without wrappers (torch.compile,
-    checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
+    checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are), or those that files of mixtures of experts have for them, as
+    transformers' save_pretrained() writes Mixtral's.
 
     A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta
     needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
@@ -497,10 +500,10 @@ def load_float8_checkpoint(
     reader = Reader(file_name(path, f"{_SUBJECT} path"))
     check_quantization(reader.config, reader.path)
     plan = _Plan(model, reader, _KINDS[layers], unscaled)
-    rest = sorted(name for name in reader.names - plan.used if not is_mark(name))
+    rest = sorted(reader.stored(name) for name in reader.names - plan.used if not is_mark(name))
     unexpected, ignored = ([name for name in rest if is_ignored(name) is each] for each in (False, True))
     if strict:
-        _refuse_rest(reader, plan.missing, unexpected)
+        _refuse_rest(reader, model, plan.missing, unexpected)
     made: dict[torch.nn.Module, torch.nn.Module] = {}
     values = []
     with progress("weights are loaded", len(plan.layers) + len(plan.targets)) as step:

@@ -161,7 +161,25 @@ class Reader:
             self.config = _config_of(folder)
         self.path = path
         self.names = set(self._files.names())
+        self._renamed: dict[str, str] = {}
+        self._above: dict[str, str] = {}
         self._metadata: Optional[dict[str, Any]] = None
+
+    def rename(self, stored: dict[str, str]) -> None:
+        """Gives tensors the names that the model has for them. stored: the file's, by these."""
+        self._renamed = stored
+        self.names = self.names.difference(stored.values()) | stored.keys()
+        for name, own in stored.items():
+            (above, _, last), (own_above, _, own_last) = name.rpartition("."), own.rpartition(".")
+            if last == own_last:
+                self._above[above] = own_above
+
+    def stored(self, name: str) -> str:
+        """What the file calls a tensor; of one that it lacks, what it would call it by the others of its module."""
+        if name in self._renamed:
+            return self._renamed[name]
+        above, _, last = name.rpartition(".")
+        return name if name in self.names or above not in self._above else f"{self._above[above]}.{last}"
 
     def metadata(self) -> dict[str, Any]:
         """That of all files; their keys differ."""
@@ -181,14 +199,14 @@ class Reader:
 
     def dtype(self, name: str) -> Optional[torch.dtype]:
         """None for a tensor that is not there, and for types that PyTorch lacks."""
-        return TYPES.get(self._files.facts(name)[0]) if name in self.names else None
+        return TYPES.get(self._files.facts(self.stored(name))[0]) if name in self.names else None
 
     def where(self, name: str) -> str:
-        return f'{self.path} tensor "{printable(name)}"'
+        return f'{self.path} tensor "{printable(self.stored(name))}"'
 
     def facts(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """Dtype and shape. Raises LinearError for a type that PyTorch lacks."""
-        kind, shape, _ = self._files.facts(name)
+        kind, shape, _ = self._files.facts(self.stored(name))
         if kind not in TYPES:
             raise LinearError(f"{self.where(name)}: has the type {kind}, which PyTorch lacks")
         return TYPES[kind], tuple(shape)
@@ -196,13 +214,14 @@ class Reader:
     def read(self, name: str) -> torch.Tensor:
         dtype, shape = self.facts(name)
         tensor = torch.empty(shape, dtype=dtype, device="cpu")
-        self._files.read_into(name, tensor.data_ptr(), self._files.facts(name)[2])
+        stored = self.stored(name)
+        self._files.read_into(stored, tensor.data_ptr(), self._files.facts(stored)[2])
         return tensor
 
     def one_of(self, prefix: str, names: tuple[str, ...]) -> Optional[str]:
         found = [prefix + name for name in names if prefix + name in self.names]
         if len(found) > 1:
-            raise LinearError(f'{self.where(found[0])}: "{printable(found[1])}" is there too: leave one of them')
+            raise LinearError(f'{self.where(found[0])}: "{printable(self.stored(found[1]))}" is there too: leave one of them')
         return found[0] if found else None
 
 

@@ -205,7 +205,7 @@ class StoredWeights:
         reader, codes, scales = self._reader, f"{prefix}qdata", f"{prefix}scale"
         where = reader.where(codes)
         try:
-            entry = json.loads(reader.metadata().get(name, "null"))
+            entry = json.loads(reader.metadata().get(reader.stored(name), "null"))
         except ValueError:
             entry = None
         kind, data = (entry.get("_type"), entry.get("_data")) if isinstance(entry, dict) else (None, None)
