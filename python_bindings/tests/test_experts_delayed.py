@@ -341,6 +341,24 @@ def test_checkpoints_of_two_files(order, kind):
         sync_amax_history(model)
 
 
+ALL, APART = [("gate_up", "down")], [("down",), ("gate_up",)]
+
+
+@pytest.mark.parametrize("files, compiled", [(ALL, False), (ALL, True), (APART, False)])
+def test_a_checkpoint_after_a_step_without_sync(files, compiled):
+    """The maxima of the former checkpoint's weights go. Of a compiled step the host knows nothing, but this one is whole."""
+    torch._dynamo.reset()
+    model = torch.nn.ModuleDict({"moe": Mlp()})
+    weights = {name: getattr(model["moe"], name).detach().clone() for name in ("gate_up", "down")}
+    run = torch.compile(model["moe"], backend="eager", fullgraph=True) if compiled else model["moe"]
+    for size in (100, 1):
+        for names in files:
+            assert size == 100 or model["moe"].scales.fp8_amax.any()
+            model.load_state_dict({f"moe.{name}": weights[name] * size for name in names}, strict=False)
+        step(model["moe"], normal(24, K), call=run)
+    assert model["moe"].scales.fp8_amax[:, 1].max() < 10  # of weights, which were 100 times as large
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (0, 2, 1), (2, 1, 0)])
 def test_checkpoints_of_files_with_scales(order):
     """Scales stay, whichever file has them. A checkpoint after it starts them anew."""

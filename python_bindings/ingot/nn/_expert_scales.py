@@ -33,7 +33,7 @@ class ExpertScales(KeepsScales):
 
     layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the module
     that has the weights as its own parameters: a checkpoint that has all of that module's own and no scales starts them anew, and
-    one that lacks any leaves them as they are. Loads between two calls of sync_amax_history() are the files of one checkpoint.
+    one that lacks any leaves them as they are. Loads are the files of one checkpoint until a forward with gradients, eagerly, or sync_amax_history().
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
@@ -122,11 +122,16 @@ class ExpertScales(KeepsScales):
             return
         if self._restored:
             self._end_checkpoint()
-        elif before != self._unloaded:  # a file with the scales may still come
+        elif not lacking or before != self._unloaded:  # a file with the scales may still come
             self._reset_scales()
 
     def _end_checkpoint(self) -> None:
         self._unloaded, self._restored = None, False
+
+    def _note_run(self, input: torch.Tensor) -> None:
+        super()._note_run(input)
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and self._unloaded is not None:
+            self._end_checkpoint()
 
     def _note_sync(self) -> None:
         super()._note_sync()
