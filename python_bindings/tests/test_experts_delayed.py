@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import ingot
-from ingot.nn import ExpertScales, float8_all_gather, sync_amax_history
+from ingot.nn import ExpertScales, float8_all_gather, load_float8_checkpoint, sync_amax_history
 from ingot.nn._scale_buffers import is_time_to_look
 from ingot.torch import DelayedScales, LinearOptions, experts_mlp, grouped_linear, linear
 from ingot.torch._module_operators import masks_of
@@ -384,6 +384,52 @@ def test_checkpoints_without_an_adapter():
     for state, starts in (({}, False), ({"adapter.bias": torch.zeros(2)}, False), (weights, True)):
         assert set(module.load_state_dict(state, strict=False).missing_keys) == {"gate_up", "down", "adapter.weight", "adapter.bias"} - set(state)
         assert started_anew(module) == starts
+
+
+class Apart(torch.nn.Module):
+    """Its experts' weights, a router and an adapter are modules in it, and it has no tensors itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.experts = torch.nn.Linear(2, 2, bias=False), Mlp()
+        del self.experts.scales
+        self.scales, self.adapter = ExpertScales(EXPERTS, 2, name="moe"), torch.nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        vars(self.experts)["scales"] = self.scales
+        return self.experts(x)
+
+
+@pytest.mark.parametrize("synced", [False, True])
+@pytest.mark.parametrize("load", ["load_state_dict", "load_float8_checkpoint"])
+def test_checkpoints_of_weights_in_another_module(synced, load, tmp_path):
+    """Also before a first sync_amax_history() has seen the model, as after a resumption."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "moe": Apart()})
+
+    def load_into(names):
+        tensors = {f"moe.{name}": state[f"moe.{name}"] for name in names} | {"head.bias": torch.zeros(2)}
+        if load == "load_state_dict":
+            model.load_state_dict(tensors, strict=False)
+        else:
+            save_file(tensors, tmp_path / "model.safetensors")
+            load_float8_checkpoint(model, tmp_path / "model.safetensors", strict=False)
+
+    if synced:
+        model["moe"](normal(24, K)).sum().backward()
+        sync_amax_history(model)
+    else:
+        model["moe"].scales.fp8_scale.fill_(2)
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    for names in ((), ("router.weight",), ("adapter.weight",), ("experts.down",)):
+        load_into(names)
+        assert not started_anew(model["moe"])
+    load_into(("experts.gate_up",))
+    assert started_anew(model["moe"])  # the last of two files
+    load_into([name.removeprefix("moe.") for name in state if "moe." in name])
+    assert not started_anew(model["moe"])
+    load_into(["router.weight"] * (not synced) + ["experts.gate_up", "experts.down"])
+    assert started_anew(model["moe"])
 
 
 def with_weights(state):

@@ -164,9 +164,7 @@ class _Plan:
         if not isinstance(module, ExpertScales) or around is None:
             return None
         given = {id(target.tensor) for target in self.targets}
-        own = {**around._parameters, **around._buffers}
-        kept = {key: each for key, each in own.items() if each is not None and key not in around._non_persistent_buffers_set}
-        return Around(around, [key for key, each in kept.items() if id(each) not in given])
+        return Around(around, [name for name, each in module.weights_in(around).items() if id(each) not in given])
 
     # ---- layers that become FP8 ----
 

@@ -13,15 +13,14 @@ from ._scale_buffers import computing_device
 
 
 class Around(NamedTuple):
-    """The module that has an ExpertScales and the weights, and the names of its own tensors that the checkpoint lacks."""
+    """The module that has an ExpertScales and the weights, and the names of those that the checkpoint lacks."""
 
     module: torch.nn.Module
     lacking: list[str]
 
     @property
     def device(self) -> torch.device:
-        own = (each for each in self.module._parameters.values() if each is not None)
-        return next(map(computing_device, own), torch.device("cpu"))
+        return next(map(computing_device, self.module.parameters()), torch.device("cpu"))
 
 
 class Changes:

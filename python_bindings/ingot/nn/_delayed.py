@@ -176,7 +176,7 @@ class KeepsScales(torch.nn.Module):
             if self._runs == _MANY_RUNS:
                 warn_of_no_sync(f'{type(self).__name__} "{self.layer_name}"')
 
-    def _note_sync(self) -> None:
+    def _note_sync(self, model: torch.nn.Module) -> None:
         self._runs = 0
 
     def _check_buffers(self) -> None:
@@ -325,7 +325,7 @@ def sync_scales(
         except StopIteration:
             pass
     for module in found:
-        module._note_sync()
+        module._note_sync(model)
     _look([module for module in found if module._waits])
     return delayed
 

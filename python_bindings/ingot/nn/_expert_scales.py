@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -32,8 +32,8 @@ class ExpertScales(KeepsScales):
         y = experts_mlp(x, index, weights, gate_up, down, LinearOptions("delayed"), delayed=self.scales(x))
 
     layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the module
-    that has the weights as its own parameters: a checkpoint that has all of that module's own and no scales starts them anew, and
-    one that lacks any leaves them as they are. Loads are the files of one checkpoint until a forward with gradients, eagerly, or sync_amax_history().
+    that has the weights as its own parameters, or after the module in it that has them: a checkpoint that has all of them and no scales
+    starts the scales anew, and one that lacks any leaves them as they are. Loads are the files of one checkpoint until a forward with gradients, eagerly, or sync_amax_history().
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
@@ -43,8 +43,10 @@ class ExpertScales(KeepsScales):
     the gradients of its outputs are read twice, for these maxima and for the cast. The host looks in calls 1, 2, 3, 16, 64, 256,
     and so on of sync_amax_history(), so the second reading goes on until the next one after the first rows."""
 
-    # Of a checkpoint whose files load one by one: what the module around this one has and none of them had, and whether one had
-    # the scales. None: no file has loaded.
+    # What the module around this one has of weights, by its names. None: not known before the first sync_amax_history().
+    _weights: Optional[FrozenSet[str]] = None
+    # Of a checkpoint whose files load one by one: the weights that none of them had, and whether one had the scales. None: no file
+    # has loaded.
     _unloaded: Optional[FrozenSet[str]] = None
     _restored = False
 
@@ -108,13 +110,12 @@ class ExpertScales(KeepsScales):
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """As of a layer, whose weights are those of the module around this one. PyTorch tells it only what has its own prefix,
         and which entries of what loads before it, the module around it first, are missing. Scales start anew with the last of
-        that module's own entries, unless a file had them. Other modules in it, such as adapters and routers, do not count."""
+        the weights, unless a file had them."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         if prefix == "":  # loaded by itself
             return self._end_checkpoint()
         around = prefix[: prefix.rfind(".", 0, -1) + 1]
-        keys = (key[len(around) :] for key in missing if key.startswith(around))
-        lacking = frozenset(key for key in keys if "." not in key)
+        lacking = self._weights_of(frozenset(key[len(around) :] for key in missing if key.startswith(around)))
         before = self._unloaded
         self._unloaded = lacking if before is None else before & lacking
         self._restored |= prefix + self._told_by in state_dict
@@ -133,6 +134,34 @@ class ExpertScales(KeepsScales):
         if not torch.compiler.is_compiling() and torch.is_grad_enabled() and self._unloaded is not None:
             self._end_checkpoint()
 
-    def _note_sync(self) -> None:
-        super()._note_sync()
+    def _note_sync(self, model: torch.nn.Module) -> None:
+        super()._note_sync(model)
         self._end_checkpoint()
+        if self._weights is None:
+            around = next((each for each in model.modules() if self in each._modules.values()), None)
+            self._weights = None if around is None else frozenset(self.weights_in(around)) or None
+
+    def _weights_of(self, missing: FrozenSet[str]) -> FrozenSet[str]:
+        """Of entries of the module around this one, those of weights. As long as they are not known its own ones are, if it has
+        any, and else all that the modules in it have."""
+        if self._weights is not None:
+            return missing & self._weights
+        return frozenset(key for key in missing if "." not in key) or missing
+
+    def weights_in(self, around: torch.nn.Module) -> Dict[str, torch.Tensor]:
+        """The experts' weights, by names: all of the module's own tensors, with biases, but where only modules in it have stacks of
+        this many experts, these. Adapters and routers that are modules in it do not count."""
+        own, stacks = {}, {}
+        for name, module in around.named_modules():
+            kept = {key: each for key, each in module._buffers.items() if key not in module._non_persistent_buffers_set}
+            for key, tensor in {**module._parameters, **kept}.items():
+                if tensor is None or module is self:
+                    continue
+                if name == "":
+                    own[key] = tensor
+                elif self._is_stack(tensor):
+                    stacks[f"{name}.{key}"] = tensor
+        return own if not stacks or any(map(self._is_stack, own.values())) else stacks
+
+    def _is_stack(self, tensor: torch.Tensor) -> bool:
+        return tensor.dim() == 3 and tensor.shape[0] == self.experts
