@@ -359,20 +359,40 @@ def test_a_checkpoint_after_a_step_without_sync(files, compiled):
     assert model["moe"].scales.fp8_amax[:, 1].max() < 10  # of weights, which were 100 times as large
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (0, 2, 1), (2, 1, 0)])
-def test_checkpoints_of_files_with_scales(order):
+# In some order, and whether each of the scales' buffers has a file to itself.
+FILES = [((0, 1, 2), False), ((2, 0, 1), False), ((0, 2, 1), False), ((2, 1, 0), False)]
+FILES += [((0, 1, 2, 3, 4), True), ((4, 3, 2, 1, 0), True), ((2, 4, 0, 1, 3), True), ((3, 0, 2, 1, 4), True)]
+
+
+@pytest.mark.parametrize("order, apart", FILES)
+def test_checkpoints_of_files_with_scales(order, apart):
     """Scales stay, whichever file has them. A checkpoint after it starts them anew."""
     model = torch.nn.ModuleDict({"moe": trained()})
     state = copy.deepcopy(model.state_dict())
-    is_scale = lambda name: "fp8_" in name
-    files = [[name for name in state if is_own(name)] for is_own in (lambda name: "gate_up" in name, lambda name: "down" in name, is_scale)]
+    scales = [name for name in state if "fp8_" in name]
+    files = [["moe.gate_up"], ["moe.down"], *([name] for name in scales)] if apart else [["moe.gate_up"], ["moe.down"], scales]
     step(model["moe"], normal(24, K, size=50))
     sync_amax_history(model)
-    for at in order:
-        model.load_state_dict({name: state[name] for name in files[at]}, strict=False)
-    after = model.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in state.items())
-    model.load_state_dict({name: value for name, value in state.items() if not is_scale(name)})
+    for _ in range(2):  # a second checkpoint, too
+        for at in order:
+            model.load_state_dict({name: state[name] for name in files[at]}, strict=False)
+        after = model.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in state.items())
+        assert list(masks_of(model["moe"].scales._starts)) == model["moe"].scales._missing([state["moe.scales.fp8_scale"].view(-1).tolist()])
+    model.load_state_dict({name: value for name, value in state.items() if name not in scales})
+    assert started_anew(model["moe"])
+
+
+@pytest.mark.parametrize("with_history", [True, False])
+def test_a_checkpoint_after_one_with_some_of_the_scales(with_history):
+    """As of an older version, which ends with its weights in one file."""
+    model = torch.nn.ModuleDict({"moe": trained()})
+    state = copy.deepcopy(model.state_dict())
+    weights = {name: value for name, value in state.items() if "fp8_" not in name}
+    kept = "fp8_amax_history" if with_history else "fp8_scale"
+    model.load_state_dict({name: value for name, value in state.items() if "fp8_" not in name or kept in name}, strict=False)
+    assert torch.equal(model.state_dict()[f"moe.scales.{kept}"], state[f"moe.scales.{kept}"])
+    model.load_state_dict(weights)
     assert started_anew(model["moe"])
 
 

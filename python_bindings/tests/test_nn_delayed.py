@@ -249,6 +249,33 @@ def test_checkpoints():
     Float8Linear(24, 40, recipe="rowwise").load_state_dict(state, strict=True)
 
 
+def trained_of_torchao():
+    torch.manual_seed(0)
+    cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = float8.Float8LinearConfig(cast_config_input=cast, cast_config_weight=cast, cast_config_grad_output=cast)
+    layer = float8.convert_to_float8_training(torch.nn.Sequential(torch.nn.Linear(24, 40)), config=config)[0]
+    for at in range(3):
+        step(layer, batch(at, 1 + at))
+        sync_amax_history(layer)
+    return layer
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("make", [trained, trained_of_torchao], ids=["nn", "float8"])
+def test_checkpoints_whose_files_divide_the_scales(make, order):
+    """Each buffer has a file to itself, after that of the parameters."""
+    layer = make()
+    state, expected = copy.deepcopy(layer.state_dict()), step(copy.deepcopy(layer), batch(7))
+    step(layer, batch(0, 50))
+    sync_amax_history(layer)
+    scales = [name for name in state if name.startswith("fp8_")][::order]
+    assert len(scales) >= 3
+    for file in ([name for name in state if name not in scales], *([name] for name in scales)):
+        layer.load_state_dict({name: state[name] for name in file}, strict=False)
+    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+    assert layer.scales_started and equal(step(layer, batch(7)), expected)
+
+
 def test_buffers_stay_float32():
     layer = trained()
     before = {name: buffer.clone() for name, buffer in layer.named_buffers()}

@@ -48,7 +48,7 @@ class StatefulFloat8Linear(Float8Linear):
     """
 
     _gives_scales = True
-    _first_buffer, _told_by = "fp8_amax_input", "fp8_amax_history_input"
+    _first_buffer = "fp8_amax_input"
 
     def _use_config(self, config: Float8LinearConfig) -> None:
         super()._use_config(config)

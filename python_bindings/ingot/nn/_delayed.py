@@ -38,7 +38,7 @@ class KeepsScales(torch.nn.Module):
     in torchao's buffers and step as torchao does; they have their own _make_buffers(), _slots(), _telling(), _missing() and
     _make_scales(), and names of the buffers. ExpertScales has a scale for each expert of each tensor, and no parameters."""
 
-    _first_buffer, _told_by = "fp8_amax", "fp8_scale"
+    _first_buffer = "fp8_amax"
     _gathers = False  # are weights gathered in FP8?
     _runs = 0  # eagerly, with gradients, since the last sync
 
@@ -219,19 +219,20 @@ class KeepsScales(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """Checkpoints load with and without the buffers, strictly too. Scales that the checkpoint has are restored;
-        with one that has only the module's parameters they start anew."""
+        with one that has only the module's parameters they start anew. Files may divide them."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
         as_buffers_of_scales(self)
         if not is_delayed(self):
             return
-        loaded, here = state_dict.get(prefix + self._told_by), self._buffers[self._told_by]
-        if loaded is not None and not loaded.is_meta and not here.is_meta:
+        scales = [key for key in self._buffers if key.startswith(("fp8_amax", "fp8_scale"))]
+        loaded = [key for key in scales if prefix + key in state_dict]
+        if not loaded and any(key.startswith(prefix) for key in state_dict):
+            self._make_buffers()
+        elif loaded and not any(each.is_meta for each in (*self._telling(), *(state_dict[prefix + key] for key in loaded))):
             self._syncs = 0
             self._note_missing(self._missing([each.reshape(-1).tolist() for each in self._telling()]))
-        elif loaded is None and any(key.startswith(prefix) for key in state_dict):
-            self._make_buffers()
 
     # ---- a step ----
 

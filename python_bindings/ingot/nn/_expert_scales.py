@@ -45,10 +45,10 @@ class ExpertScales(KeepsScales):
 
     # What the module around this one has of weights, by its names. None: not known before the first sync_amax_history().
     _weights: Optional[FrozenSet[str]] = None
-    # Of a checkpoint whose files load one by one: the weights that none of them had, and whether one had the scales. None: no file
-    # has loaded.
+    # Of a checkpoint whose files load one by one: the weights that none of them had, and the buffers that any had. None: no file has
+    # loaded.
     _unloaded: Optional[FrozenSet[str]] = None
-    _restored = False
+    _restored: FrozenSet[str] = frozenset()
 
     def __init__(
         self,
@@ -116,18 +116,20 @@ class ExpertScales(KeepsScales):
             return self._end_checkpoint()
         around = prefix[: prefix.rfind(".", 0, -1) + 1]
         lacking = self._weights_of(frozenset(key[len(around) :] for key in missing if key.startswith(around)))
+        if not lacking and self._unloaded == lacking:
+            self._end_checkpoint()  # the weights come again, so this is another checkpoint
         before = self._unloaded
         self._unloaded = lacking if before is None else before & lacking
-        self._restored |= prefix + self._told_by in state_dict
+        self._restored |= {key for key in self._buffers if prefix + key in state_dict}
         if self._unloaded:
             return
-        if self._restored:
+        if self._restored == frozenset(self._buffers):
             self._end_checkpoint()
-        elif not lacking or before != self._unloaded:  # a file with the scales may still come
+        elif not self._restored and before != self._unloaded:  # a file with the scales may still come
             self._reset_scales()
 
     def _end_checkpoint(self) -> None:
-        self._unloaded, self._restored = None, False
+        self._unloaded, self._restored = None, frozenset()
 
     def _note_run(self, input: torch.Tensor) -> None:
         super()._note_run(input)
