@@ -361,7 +361,10 @@ def test_delayed_scales_of_a_model():
         assert not any("ingot_scales" in each for each in other.state_dict())
 
 
-@pytest.mark.parametrize("on_meta", [False, True])
+ON_META = [("trained",), ("weights", "scales"), ("scales", "weights"), ("scales", "down", "rest"), ("down", "scales", "rest")]
+
+
+@pytest.mark.parametrize("on_meta", [(), *ON_META], ids="-".join)
 def test_delayed_scales_and_float8_checkpoints(tmp_path, on_meta):
     """A checkpoint of all weights starts them anew, also one of two files; one with scales restores them; an error leaves all."""
     save_file = pytest.importorskip("safetensors.torch").save_file
@@ -374,6 +377,7 @@ def test_delayed_scales_and_float8_checkpoints(tmp_path, on_meta):
     halves = [{name: value for name, value in weights.items() if ("down_proj" in name) == is_down} for is_down in (True, False)]
     wrong = {**weights, f"{names[0]}.ingot_scales.fp8_scale": torch.ones(2)}
     files = {"weights": weights, "down": halves[0], "rest": halves[1], "trained": trained, "wrong": wrong}
+    files["scales"] = {name: value for name, value in trained.items() if "fp8_" in name}
     for name, tensors in files.items():
         save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / f"{name}.safetensors")
 
@@ -388,8 +392,9 @@ def test_delayed_scales_and_float8_checkpoints(tmp_path, on_meta):
         with torch.device("meta"):
             empty = type(model)(copy.deepcopy(model.config))
         experts.convert_experts_(empty, "delayed", history_length=4)
-        _, scales = load("trained", into=empty)
-        assert all(torch.equal(each.fp8_scale, trained[f"{name}.ingot_scales.fp8_scale"]) for each, name in zip(scales, names))
+        loaded, _ = load(*on_meta, into=empty, strict=len(on_meta) == 1)
+        expected = trained if on_meta == ("trained",) else {**weights, **files["scales"]}
+        assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
         return
     for of_files in (("weights",), ("down", "rest"), ("rest", "down")):
         loaded, scales = load(*of_files, strict=False)

@@ -414,7 +414,7 @@ def _is_replaceable(place: Place) -> bool:
 # ---- changing the model --------------------------------------------------------------------------------------------
 
 
-def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales) -> None:
+def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales, device) -> None:
     changes = Changes()
     try:
         made: dict[torch.Tensor, torch.Tensor] = {}  # in the place of those on meta, which several modules may have
@@ -429,7 +429,7 @@ def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values:
                     if tensor is not None and tensor in made:
                         changes.assign(tensors, key, made[tensor])
         for module, (state, around) in scales.items():
-            changes.load_scales(module, state, around)
+            changes.load_scales(module, state, around, torch.device(device or "cpu"))
         for module, of_module in plan.layers.items():
             for place in of_module:
                 changes.replace(place, layers[module])
@@ -521,7 +521,7 @@ def load_float8_checkpoint(
         for around in [plan.around(module)]
         if names or around is not None or plan.loads(module)
     }
-    _change(plan, made, values, scales)
+    _change(plan, made, values, scales, device)
     names = tuple(of_module[0].name for of_module in plan.layers.values())
     missing = (*plan.missing, *plan.left_on_meta)
     return CheckpointReport(

@@ -61,8 +61,11 @@ class Changes:
                 raise LinearError(f"{where}: cannot be written into the model's tensor: {error}") from None
             self._undo.append(undo)
 
-    def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor], around: Optional[Around] = None) -> None:
-        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew. around: of scales of experts."""
+    def load_scales(
+        self, module: torch.nn.Module, state: dict[str, torch.Tensor], around: Optional[Around], device: torch.device
+    ) -> None:
+        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew. around: of scales of experts.
+        device: where these get memory if the weights have none yet, as their file comes later."""
         before = {**vars(module), "_buffers": module._buffers}
 
         def undo() -> None:
@@ -76,7 +79,7 @@ class Changes:
             if around is None:
                 module._reset_scales()
             else:
-                module.to_empty(device=around.device)
+                module.to_empty(device=device if state and around.device.type == "meta" else around.device)
         errors: list[str] = []
         if around is None:
             module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
