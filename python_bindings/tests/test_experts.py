@@ -465,6 +465,32 @@ def test_restore_leaves_what_was_chosen_since():
     assert model.config._experts_implementation == "ingot"
 
 
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("alone", [(1,), (0,), (0, 1), (1, 0)])
+def test_restore_of_one_stack_after_another_was_converted_alone(alone, at):
+    """They share a config, which the first conversion had switched."""
+    model = model_of("Mixtral")
+    former, stacks = model.config._experts_implementation, [layer.mlp.experts for layer in model.model.layers]
+    for each in alone:
+        experts.convert_experts_(stacks[each])
+    experts.convert_experts_(model, "delayed")
+    experts.convert_experts_(model)
+    assert ingot.nn.restore(stacks[at]) == 1 and model.config._experts_implementation == former
+    assert ingot.nn.restore(model) == 1 and model.config._experts_implementation == former
+
+
+def test_restore_leaves_ingot_to_a_program_that_set_it_by_name():
+    model = model_of("Mixtral")
+    untouched = copy.deepcopy(model)
+    for each in (model, untouched):
+        each.set_experts_implementation("ingot")
+    experts.convert_experts_(model, "tensorwise")
+    tokens = torch.arange(32).view(2, 16) * 3
+    assert not torch.equal(model(tokens).logits, untouched(tokens).logits)
+    assert ingot.nn.restore(model) == 2 and model.config._experts_implementation == "ingot"
+    assert torch.equal(model(tokens).logits, untouched(tokens).logits)
+
+
 def test_an_error_of_restore_changes_no_experts():
     model = model_of("Mixtral")
     experts.convert_experts_(model, "delayed")

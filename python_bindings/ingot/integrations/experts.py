@@ -102,7 +102,8 @@ def convert_experts_(
     Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
     that casts them again, and their gradients back; their main_grad is not used.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
-    `ingot.nn.restore(model)` undoes it; `model.set_experts_implementation("grouped_mm")` alone switches the computation, and leaves
+    `ingot.nn.restore(model)` undoes it, back to the implementation that the config had: "ingot" stays if a program had set it by name,
+    or converted another stack of the same config in a call of its own; `model.set_experts_implementation("grouped_mm")` alone switches the computation, and leaves
     `ingot_scales` where they are. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, for another recipe, for a history_length that its histories do not have, for hidden and
     intermediate sizes that are no multiples of 16, and for a model on a GPU other than Hopper, before it changes anything."""
@@ -112,7 +113,7 @@ def convert_experts_(
     # All that may raise, before anything changes.
     scales = {name: _scales_of(module, names[name], history_length) for name, module in stacks.items() if recipe == "delayed"}
     clamped = {name: _is_clamped(module) for name, module in stacks.items()}
-    former = {name: module.config._experts_implementation for name, module in stacks.items()}  # they may share a config
+    former = _former_implementations(stacks)  # they may share a config
     for name, module in stacks.items():
         _note_conversion(module, former[name])
         if recipe == "delayed":
@@ -184,12 +185,20 @@ class _Conversion:
             module.config._experts_implementation = self.former
 
 
+def _former_implementations(stacks: Dict[str, torch.nn.Module]) -> Dict[str, Optional[str]]:
+    """What restore() gives back to each one's config, which a stack that was converted alone may have switched already."""
+    converted = [(module.config, vars(module)[CONVERSION].former) for module in stacks.values() if CONVERSION in vars(module)]
+    others = {id(config): former for config, former in converted if former != NAME}
+    now = {name: module.config._experts_implementation for name, module in stacks.items()}
+    return {name: others.get(id(stacks[name].config), NAME) if each == NAME else each for name, each in now.items()}
+
+
 def _note_conversion(module: torch.nn.Module, implementation: Optional[str]) -> None:
     conversion = vars(module).get(CONVERSION)
     if conversion is None:
         hook = module.register_load_state_dict_pre_hook(_drop_scales)
         vars(module)[CONVERSION] = _Conversion(implementation, hook)
-    elif implementation != NAME:  # another one was set since
+    else:  # another one may have been set since
         conversion.former = implementation
 
 
