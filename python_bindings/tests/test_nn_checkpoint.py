@@ -487,6 +487,10 @@ def test_a_config_whose_codes_the_files_lack(tmp_path):
         "`del model.config.quantization_config`"
     )
     assert str(report) == f"no layer is FP8\n{report.note}"
+    model.register_buffer("mask", torch.ones(4, dtype=torch.bool))  # these bytes are no codes
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    assert load_float8_checkpoint(model, tmp_path).note == report.note
+    del model.mask
     codes = {"0.weight": torch.zeros(16, 16, dtype=torch.float8_e4m3fn), "0.weight_scale_inv": torch.ones(1, 1)}
     save_file({"1.weight": model[1].weight.detach(), **codes}, tmp_path / "model.safetensors")
     assert "quantization_config" not in load_float8_checkpoint(model, tmp_path).note

@@ -23,7 +23,7 @@ from ..torch._stored_experts import is_weight_only
 from ._checkpoint_changes import Around, Changes
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
-from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
+from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark, may_be_codes
 from ._checkpoint_names import Place, check_model, places, trains_a_copy, unwrapped
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
 from ._checkpoint_renames import parts_of_stack, renames
@@ -537,9 +537,8 @@ def load_float8_checkpoint(
 
 
 def _lacks_codes(reader: Reader) -> bool:
-    """Does the config promise codes where all tensors are too wide for them?"""
-    dtypes = map(reader.dtype, reader.names)
-    return reader.config.get("quantization_config") is not None and all(each is not None and each.itemsize > 1 for each in dtypes)
+    """Does the config promise codes where no tensor has a dtype of codes?"""
+    return reader.config.get("quantization_config") is not None and not any(may_be_codes(reader.dtype(name)) for name in reader.names)
 
 
 def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:

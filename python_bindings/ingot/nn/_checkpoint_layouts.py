@@ -48,6 +48,11 @@ def is_mark(name: str) -> bool:
     return name.rpartition(".")[2] in _MARKS
 
 
+def may_be_codes(dtype: Optional[torch.dtype]) -> bool:
+    """None: of a type that PyTorch lacks. Bytes have two codes of FP4, or some of FP6."""
+    return dtype is None or dtype == torch.uint8 or dtype in _codes.FLOAT8.values()
+
+
 class StoredWeight(NamedTuple):
     """A weight of a file in few bits."""
 
