@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from unittest import mock
 
 import pytest
 
@@ -450,6 +451,17 @@ def test_checkpoints_of_weights_in_another_module(synced, load, tmp_path):
     assert not started_anew(model["moe"])
     load_into(["router.weight"] * (not synced) + ["experts.gate_up", "experts.down"])
     assert started_anew(model["moe"])
+
+
+def test_weights_are_looked_for_once():
+    """A walk over a large model takes long. Other scales are no weights, though they have as many rows as there are experts."""
+    model = torch.nn.ModuleDict({"scales": torch.nn.ModuleList(ExpertScales(2, 2) for _ in range(2))})
+    first = model["scales"][0]
+    assert not first.weights_in(model["scales"])
+    with mock.patch.object(ExpertScales, "weights_in", autospec=True, side_effect=ExpertScales.weights_in) as looks:
+        for _ in range(3):
+            sync_amax_history(model)
+    assert looks.call_count == 2
 
 
 def with_weights(state):

@@ -43,7 +43,7 @@ class ExpertScales(KeepsScales):
     the gradients of its outputs are read twice, for these maxima and for the cast. The host looks in calls 1, 2, 3, 16, 64, 256,
     and so on of sync_amax_history(), so the second reading goes on until the next one after the first rows."""
 
-    # What the module around this one has of weights, by its names. None: not known before the first sync_amax_history().
+    # What the module around this one has of weights, by its names. None: the first sync_amax_history() has yet to look for them.
     _weights: Optional[FrozenSet[str]] = None
     # Of a checkpoint whose files load one by one: the weights that none of them had, and the buffers that any had. None: no file has
     # loaded.
@@ -141,12 +141,12 @@ class ExpertScales(KeepsScales):
         self._end_checkpoint()
         if self._weights is None:
             around = next((each for each in model.modules() if self in each._modules.values()), None)
-            self._weights = None if around is None else frozenset(self.weights_in(around)) or None
+            self._weights = None if around is None else frozenset(self.weights_in(around))
 
     def _weights_of(self, missing: FrozenSet[str]) -> FrozenSet[str]:
         """Of entries of the module around this one, those of weights. As long as they are not known its own ones are, if it has
         any, and else all that the modules in it have."""
-        if self._weights is not None:
+        if self._weights:
             return missing & self._weights
         return frozenset(key for key in missing if "." not in key) or missing
 
@@ -157,7 +157,7 @@ class ExpertScales(KeepsScales):
         for name, module in around.named_modules():
             kept = {key: each for key, each in module._buffers.items() if key not in module._non_persistent_buffers_set}
             for key, tensor in {**module._parameters, **kept}.items():
-                if tensor is None or module is self:
+                if tensor is None or key.startswith("fp8_"):  # scales
                     continue
                 if name == "":
                     own[key] = tensor
