@@ -135,7 +135,8 @@ def test_a_router_whose_logits_have_a_loss():
     report = convert(model, "rowwise", example={"input_ids": ids, "output_router_logits": False})
     assert any("is computed" in text for text in report.norms.values())
     report = convert(made("Qwen3Moe", output_router_logits=True).bfloat16(), "rowwise", example={"input_ids": ids})
-    assert all(text.endswith("asks for a value, as of an attention_mask in example=, a branch, or a loss of a router's logits)") for text in report.norms.values())
+    asks = "asks for a value, as of an attention_mask in example=, a branch, or a loss of a router's logits)"  # 5.24 asks no more
+    assert all(text.endswith(asks) for text in report.norms.values()) or report.norms == convert(made("Qwen3Moe").bfloat16(), "rowwise", example={"input_ids": ids}).norms
 
 
 @pytest.mark.parametrize("recipe", in_ci(lambda recipe: recipe == "delayed", RECIPES))
