@@ -216,7 +216,7 @@ class Training:
         fully_shard(model, **options)
         if journey.loads == "first":
             model.to_empty(device=DEVICE)
-            model.model.rotary_emb = type(model.model.rotary_emb)(journey.config(), device=DEVICE)
+            model.model.rotary_emb = type(model.model.rotary_emb)(config=journey.config()).to(DEVICE)
             set_model_state_dict(model, whole or {}, options=dataclasses.replace(FROM_FIRST, strict=False))
         for module in model.modules():
             if isinstance(module, FSDPModule):
