@@ -235,7 +235,10 @@ void add_tune(CLI::App& app, int& status) {
       "tune", "Measure which kernel is the fastest for each GEMM, and keep records that the library then follows");
   command->add_option("--mnk", options->mnk, "A linear layer: tokens,out_features,in_features; repeatable")
       ->type_name("M,N,K");
-  command->add_option("--set", options->set, "The layers of a known model: " + model_names())->type_name(kModelValue);
+  command
+      ->add_option("--set", options->set,
+                   "The layers of a known model, of a mixture all but the experts: " + model_names())
+      ->type_name(kModelValue);
   command
       ->add_option("--tokens", options->tokens,
                    "Tokens in a step, for the layers of --set (default: 8192, with --weight-only 16); --mnk has its "
