@@ -8,7 +8,6 @@ from unittest import mock
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import ingot
@@ -16,7 +15,7 @@ from ingot.nn import ExpertScales, float8_all_gather, load_float8_checkpoint, sy
 from ingot.nn._scale_buffers import is_time_to_look
 from ingot.torch import DelayedScales, LinearOptions, experts_mlp, grouped_linear, linear
 from ingot.torch._module_operators import masks_of
-from torch_module_cases import sqnr
+from torch_module_cases import equal, graphs_of_delayed_steps, sqnr
 
 EXPERTS, K, N, ROWS = 4, 32, 48, 40
 ENDS = torch.tensor([9, 9, 24, 37], dtype=torch.int32)  # the second has no rows, and three rows have no expert
@@ -61,10 +60,6 @@ def step(module, x, grad=None, call=None):
     y = (module if call is None else call)(x)
     y.backward(normal(*y.shape, seed=9).to(y) if grad is None else grad)
     return [y.detach(), x.grad, *(each.grad.clone() for each in module.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def rows_of(expert):
@@ -493,19 +488,8 @@ def test_recomputation():
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
 def test_whole_graph(backend):
-    torch._dynamo.reset()
-    eager = Mlp()
-    module = copy.deepcopy(eager)
-    counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
-    counts = []
-    for tokens in (24, 40, 56):
-        x = normal(tokens, K, seed=tokens)
-        assert equal(step(module, x, call=compiled), step(eager, x))
-        for each in (module, eager):
-            sync_amax_history(each)
-        assert equal(module.scales.buffers(), eager.scales.buffers())
-        counts.append(counter.frame_count)
+    inputs = [normal(tokens, K, seed=tokens) for tokens in (24, 40, 56)]
+    counts = graphs_of_delayed_steps(Mlp(), backend, inputs, lambda module, x, call: step(module, x, call=call))
     assert counts[2] == counts[1] <= 2
 
 

@@ -27,6 +27,7 @@ from ingot.nn import (
     WeightOnlyLinear,
 )
 from ingot.torch import GatedLinearOptions, gated_linear
+from torch_module_cases import equal
 
 K, N = 32, 48
 
@@ -106,10 +107,6 @@ def step(layer, needs_input=True, call=None):
     torch.autograd.backward(outputs, [torch.randn(y.shape, generator=generator).bfloat16() for y in outputs])
     grads = [x.grad] if needs_input else []
     return [*(y.detach() for y in outputs), *grads, *(p.grad.clone() for p in layer.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 CHECKPOINTS = {

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from counted_operations import CountedOperations
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -17,6 +16,7 @@ import ingot
 import ingot.float8 as float8
 from ingot.nn import Float8Linear, sync_amax_history
 from ingot.torch import _operators as operators
+from torch_module_cases import equal, graphs_of_delayed_steps
 
 
 def delayed(*sizes, **options):
@@ -30,10 +30,6 @@ def step(layer, x, call=None):
     y = (layer if call is None else call)(x)
     y.square().sum().backward()
     return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def batch(at, size=1.0, dtype=torch.float32):
@@ -315,19 +311,8 @@ def test_a_layer_called_twice():
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_whole_graph(backend):
-    torch._dynamo.reset()
-    eager = delayed()
-    layer = copy.deepcopy(eager)
-    counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
-    counts = []
-    for rows in (8, 24, 40, 200):
-        x = batch(rows)[:, :1].repeat(1, rows, 1)
-        assert equal(step(layer, x, compiled), step(eager, x))
-        sync_amax_history(layer)
-        sync_amax_history(eager)
-        assert equal(layer.buffers(), eager.buffers())
-        counts.append(counter.frame_count)
+    inputs = [batch(rows)[:, :1].repeat(1, rows, 1) for rows in (8, 24, 40, 200)]
+    counts = graphs_of_delayed_steps(delayed(), backend, inputs, step)
     assert counts[1:] == [counts[1]] * 3  # one graph for the first step, and one for those after it
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
-from torch_module_cases import noted_calls, sqnr
+from torch_module_cases import equal, noted_calls, sqnr
 
 import ingot
 from ingot.nn import (
@@ -63,10 +63,6 @@ def step(module, x, call=None):
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     sum(y.float().square().sum() for y in outputs).backward()
     return [*(y.detach() for y in outputs), x.grad, *(parameter.grad.clone() for parameter in module.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def trained(name, **options):

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import ingot.torch
 from ingot.nn import Float8Linear
+from torch_module_cases import equal
 
 
 def step(layer, x):
@@ -16,10 +17,6 @@ def step(layer, x):
     y = layer(x)
     y.square().sum().backward()
     return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ingot.nn import (
     shared_input,
 )
 from ingot.torch import LinearError
-from torch_module_cases import sqnr
+from torch_module_cases import equal, sqnr
 
 X = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
 
@@ -35,10 +35,6 @@ def step(module, x, names=None):
     parameters = dict(module.named_parameters())
     grads = [parameters[name].grad.clone() for name in names or parameters]
     return [*(y.detach() for y in outputs), x.grad, *grads]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_weights_that_hooks_of_parts_would_compute():

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears, shared_input
+from torch_module_cases import equal
 
 
 class Attention(torch.nn.Module):
@@ -50,10 +51,6 @@ def step(module, call, x):
     y = torch.relu(call(2 * x))
     y.sum().backward()
     return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in module.parameters())]
-
-
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 OF_EACH_KIND = ("layer_norm", "gated_mlp", "shared_input")  # a norm and a layer, an MLP, layers of one input

@@ -1,13 +1,16 @@
 """Modules of several parts as functions of named tensors, in PyTorch and in ingot.torch, for the tests of both
 devices."""
 
+import copy
 import functools
 
 import torch
 import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import ingot.torch
 from ingot._pytorch import is_older
+from ingot.nn import sync_amax_history
 from ingot.torch import _module_operators as operators
 from ingot.torch import (
     MlpOptions,
@@ -86,6 +89,23 @@ def noted_calls(monkeypatch):
 
 def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def graphs_of_delayed_steps(eager, backend, inputs, step):
+    """Compiles a copy of a module with delayed scales as one graph. Steps and the maxima that they note have eager's bits. Returns
+    how many graphs there are after each step. step(module, x, call): one step by the call, without it by the module."""
+    torch._dynamo.reset()
+    module = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
+    counts = []
+    for x in inputs:
+        assert equal(step(module, x, compiled), step(eager, x, None))
+        for each in (module, eager):
+            sync_amax_history(each)
+        assert equal(module.buffers(), eager.buffers())
+        counts.append(counter.frame_count)
+    return counts
 
 
 # ---- what is computed, as a function of named tensors, in PyTorch and in ingot --------------------------------------
