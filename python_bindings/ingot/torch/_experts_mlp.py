@@ -18,7 +18,15 @@ from ._gathered_weight import is_gathered
 from ._grouped_layer import bias_dtype_of
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
-from ._module_calls import DelayedScales, note_scales, refuse_batched_gradients, scales_of_backward, state_of_call
+from ._module_calls import (
+    DelayedScales,
+    call_with,
+    note_scales,
+    refuse_batched_gradients,
+    scales_of_backward,
+    scales_of_forward,
+    state_of_call,
+)
 from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
 
 _UP, _DOWN = of_layer(ops.WEIGHT, 0), of_layer(ops.WEIGHT, 1)
@@ -195,12 +203,9 @@ class _ExpertsMlp(torch.autograd.Function):
         return *gradients[:4], *(None,) * 8, gradients[4], None, None, None
 
 
-def _forward(operands, plan: int, keep: int, up_bias, scale, amax, starts):
-    """Output, the first layer's output, saved memory and codes. scale: None, or that of DelayedScales."""
-    if scale is None:
-        return torch.ops.ingot.experts_mlp_forward.default(*operands, plan, keep, up_bias=up_bias)
-    delayed = {"scale": scale, "starts": starts, "amax": amax}
-    return torch.ops.ingot.experts_mlp_forward.in_place(*operands, plan, keep, up_bias=up_bias, **delayed)
+def _forward(operands, plan: int, keep: int, up_bias, *state):
+    """Output, the first layer's output, saved memory and codes. state: of state_of_call()."""
+    return call_with(scales_of_forward(*state), torch.ops.ingot.experts_mlp_forward, *operands, plan, keep, up_bias=up_bias)
 
 
 def _gradients(ctx, grad_output, main_grads, wants):
@@ -213,18 +218,15 @@ def _gradients(ctx, grad_output, main_grads, wants):
     if ctx.scale is not None:
         refuse_batched_gradients(f'experts "{ctx.name}"', grad_output)
         delayed = scales_of_backward(ctx)
-    operator = torch.ops.ingot.experts_mlp_backward
-    backward = operator.in_place if delayed else operator.default
     operands = grad_output, router_weights, down, *index, hidden, codes, ctx.plan, wants
-    of_router, of_bias, kept_input, *of_layers = backward(*operands, **delayed)
+    of_router, of_bias, kept_input, *of_layers = call_with(delayed, torch.ops.ingot.experts_mlp_backward, *operands)
     kept = list(of_layers)  # what a star takes is a tuple to the compiler of PyTorch 2.11
     del operands, hidden, of_layers
     of_input, of_weights = None, [None, None]
     if kept_input is not None:
         up = None if up is None else stacked(up)  # such a copy is not kept
         arguments = grad_output, up, *index, codes, kept_input, kept[0], ctx.plan, wants
-        operator = torch.ops.ingot.experts_mlp_input_backward
-        of_input = operator.in_place(*arguments, **delayed) if delayed else operator.default(*arguments)
+        of_input = call_with(delayed, torch.ops.ingot.experts_mlp_input_backward, *arguments)
         del arguments
     del kept_input, codes, up, down
     for layer in ctx.order:

@@ -17,7 +17,15 @@ from ._exported import export_layer, is_exporting
 from ._gathered_weight import is_gathered
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of_experts
-from ._module_calls import DelayedScales, note_scales, refuse_batched_gradients, scales_of_backward, state_of_call
+from ._module_calls import (
+    DelayedScales,
+    call_with,
+    note_scales,
+    refuse_batched_gradients,
+    scales_of_backward,
+    scales_of_forward,
+    state_of_call,
+)
 from ._schemas import ASKS_ENGINE, fake, flops
 
 
@@ -131,12 +139,9 @@ class _GroupedLinear(torch.autograd.Function):
         return grad_input, grad_weight, *(None,) * 6, grad_bias, None, None, None
 
 
-def _forward(operands, plan: int, keep: int, bias, scale, amax, starts):
-    """Output, saved memory and codes. scale: None, or that of DelayedScales."""
-    if scale is None:
-        return torch.ops.ingot.grouped_linear_forward.default(*operands, plan, keep, bias=bias)
-    delayed = {"scale": scale, "starts": starts, "amax": amax}
-    return torch.ops.ingot.grouped_linear_forward.in_place(*operands, plan, keep, bias=bias, **delayed)
+def _forward(operands, plan: int, keep: int, bias, *state):
+    """Output, saved memory and codes. state: of state_of_call()."""
+    return call_with(scales_of_forward(*state), torch.ops.ingot.grouped_linear_forward, *operands, plan, keep, bias=bias)
 
 
 def _gradients(ctx, grad_output, main_grad, wants):

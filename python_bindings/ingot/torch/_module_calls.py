@@ -189,6 +189,16 @@ def _forward(family: ops.Family, tensors, plan: int, keep: int, scale, amax, sta
     return results if family.outputs == 1 else (tuple(results[: 2 if tensors[-2] is None else 3]), results[-1])
 
 
+def call_with(scales: dict, operator, *arguments, **others):
+    """An operator of experts, in the form that writes maxima if there are delayed scales: what it takes of them."""
+    return (operator.in_place if scales else operator.default)(*arguments, **others, **scales)
+
+
+def scales_of_forward(scale, amax, starts) -> dict:
+    """What a forward's operator takes of them; scale: None, or that of DelayedScales."""
+    return {} if scale is None else {"scale": scale, "starts": starts, "amax": amax}
+
+
 def scales_of_layer(delayed: Optional[DelayedScales], at: int) -> Optional[DelayedScales]:
     """Of several layers of experts, those of one."""
     if delayed is None:
