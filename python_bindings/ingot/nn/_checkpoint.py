@@ -26,7 +26,7 @@ from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark, may_be_codes
 from ._checkpoint_names import Place, check_model, places, trains_a_copy, unwrapped
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
-from ._checkpoint_renames import parts_of_stack, renames
+from ._checkpoint_renames import OF_EXPERTS, parts_of_stack, renames
 from ._checkpoint_stacks import find_codes, find_rows, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
@@ -158,10 +158,19 @@ class _Plan:
         """Does this load give the module, or a part of it, any tensor?"""
         return any(module in (target.place.module, target.place.parent) for target in self.targets)
 
-    def around(self, module: torch.nn.Module) -> Optional[Around]:
-        """Of scales of experts: the module that has them."""
+    def scales(self) -> dict[torch.nn.Module, tuple[dict[str, torch.Tensor], Optional[Around]]]:
+        """Of each module whose delayed scales the load restores, or has start anew: those that the file has, and what is around it."""
+        found = {}
+        for module, names in self.scales_of.items():
+            around = self._around(module) if isinstance(module, ExpertScales) else None
+            if names or around is not None or self.loads(module):
+                found[module] = {key: self.reader.read(name) for key, name in names.items()}, around
+        return found
+
+    def _around(self, module: ExpertScales) -> Optional[Around]:
+        """The module that has them."""
         around = next((place.parent for place in self.places if place.module is module), None)
-        if not isinstance(module, ExpertScales) or around is None:
+        if around is None:
             return None
         given = {id(target.tensor) for target in self.targets}
         return Around(around, [name for name, each in module.weights_in(around).items() if id(each) not in given])
@@ -298,7 +307,7 @@ class _Plan:
             return [name]
         if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
             above = place.name.removesuffix("gate_up_proj")
-            parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
+            parts = [f"{above}{part}.{key}" for part in OF_EXPERTS["gate_up_proj"]]
             if all(self._has(part) for part in parts):
                 return parts
         parts = parts_of_stack(place, key, tensor) if _is_high(tensor.dtype) else []
@@ -515,13 +524,7 @@ def load_float8_checkpoint(
         for target, value in plan.codes():
             plan.targets.append(target)
             values.append(_made(target, value, device) if target.tensor.is_meta else value)
-    scales = {
-        module: ({key: reader.read(name) for key, name in names.items()}, around)
-        for module, names in plan.scales_of.items()
-        for around in [plan.around(module)]
-        if names or around is not None or plan.loads(module)
-    }
-    _change(plan, made, values, scales, device)
+    _change(plan, made, values, plan.scales(), device)
     names = tuple(of_module[0].name for of_module in plan.layers.values())
     missing = (*plan.missing, *plan.left_on_meta)
     return CheckpointReport(
