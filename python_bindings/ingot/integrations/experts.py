@@ -94,19 +94,19 @@ def convert_experts_(
 ) -> List[str]:
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
-    frozen ones get no gradient. recipe: "tensorwise", "delayed", "rowwise" or "blockwise" (grouped_linear()); another name calls again. fast_gradients
-    and fast_math: as LinearOptions and experts_mlp() have them. With "delayed" each module gets an ingot.nn.ExpertScales,
-    `ingot_scales`, whose buffers are in its state_dict(), with histories of history_length steps; checkpoints load with and without
-    them, and the training loop has to call ingot.nn.sync_amax_history(model). Another call with "delayed" keeps them, and
-    has to give their history_length; one with another recipe drops them.
-    Weights that are stored (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward
-    that casts them again, and their gradients back; their main_grad is not used.
-    It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
-    `ingot.nn.restore(model)` undoes it, back to the implementation that the config had: "ingot" stays if a program had set it by name,
-    or converted another stack of the same config in a call of its own; `model.set_experts_implementation("grouped_mm")` alone switches the computation, and leaves
-    `ingot_scales` where they are. Raises LinearError for a model without stacked experts, for one
-    whose experts are FP8 already, for another recipe, for a history_length that its histories do not have, for hidden and
-    intermediate sizes that are no multiples of 16, and for a model on a GPU other than Hopper, before it changes anything."""
+    frozen ones get no gradient. recipe: "tensorwise", "delayed", "rowwise" or "blockwise" (grouped_linear()); another name
+    calls again. fast_gradients and fast_math: as LinearOptions and experts_mlp() have them. With "delayed" each module gets an
+    ingot.nn.ExpertScales, `ingot_scales`, whose buffers are in its state_dict(), with histories of history_length steps;
+    checkpoints load with and without them, and the training loop has to call ingot.nn.sync_amax_history(model). Another call
+    with "delayed" keeps them, and has to give their history_length; one with another recipe drops them. Weights that are stored
+    (experts, K, N), as gpt-oss has them, are copied to (experts, N, K) in each forward, and in a backward that casts them
+    again, and their gradients back; their main_grad is not used. It is the implementation of the model's config, so all experts
+    whose modules have the same config object run by it. `ingot.nn.restore(model)` undoes it, back to the implementation that
+    the config had: "ingot" stays if a program had set it by name, or converted another stack of the same config in a call of
+    its own; `model.set_experts_implementation("grouped_mm")` alone switches the computation, and leaves `ingot_scales` where
+    they are. Raises LinearError for a model without stacked experts, for one whose experts are FP8 already, for another recipe,
+    for a history_length that its histories do not have, for hidden and intermediate sizes that are no multiples of 16, and for
+    a model on a GPU other than Hopper, before it changes anything."""
     stacks = stacks_to_convert(model)
     check_recipe_of_experts("convert_experts_", recipe, fast_gradients)
     names = {name: name or type(module).__name__ for name, module in stacks.items()}

@@ -163,12 +163,13 @@ def convert_grouped_experts_(
     trusted: bool = False,
 ) -> List[str]:
     """Has the GroupedExperts of a model compute in FP8, forward and backward, in place. Returns their names. They keep their
-    parameters, hooks and class, of which theirs is then a subclass, so checkpoints, optimizers, FSDP2 and expert parallelism find
-    what they know; convert before torch.compile(). recipe: "tensorwise", "rowwise" or "blockwise", not "delayed"; another call changes it. fast_gradients: as
-    LinearOptions has it. filter_fn(module, name) says which. Groups need no padding, and padded ones are taken. Each module's
-    forward is run with small experts, to see that it computes what FP8 experts do; trusted=True runs nothing, and takes your word,
-    where a module runs with its own sizes alone. Raises LinearError for a model without such modules, and for those that have other
-    parameters, compute something else or do not run, before it changes anything."""
+    parameters, hooks and class, of which theirs is then a subclass, so checkpoints, optimizers, FSDP2 and expert parallelism
+    find what they know; convert before torch.compile(). recipe: "tensorwise", "rowwise" or "blockwise", not "delayed"; another
+    call changes it. fast_gradients: as LinearOptions has it. filter_fn(module, name) says which. Groups need no padding, and
+    padded ones are taken. Each module's forward is run with small experts, to see that it computes what FP8 experts do;
+    trusted=True runs nothing, and takes your word, where a module runs with its own sizes alone. Raises LinearError for a model
+    without such modules, and for those that have other parameters, compute something else or do not run, before it changes
+    anything."""
     if not isinstance(model, torch.nn.Module):
         raise LinearError(f"{_CALLER} model: is a {type(model).__name__}, expected a torch.nn.Module")
     if filter_fn is not None and not callable(filter_fn):

@@ -51,13 +51,13 @@ _STACKED = (
 class CheckpointReport:
     """What load_float8_checkpoint() did. str() is a few lines.
 
-    layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include
-    buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
-    place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
-    stacked: those of them that are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert
-    where it has them apart. ignored: scales of activations and of the KV cache, and buffers of delayed scales, of which the model makes no use. experts: modules
-    whose stacks quantize_experts_() made, and the checkpoint has in their format.
-    note: what the caller has yet to do ("" if nothing).
+    layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include buffers on
+    meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no place for. decoded:
+    weights that the checkpoint has in few bits and the model in high precision, with their values; stacked: those of them that
+    are stacks of experts in high precision in the model; by the checkpoint's names, so of each expert where it has them apart.
+    ignored: scales of activations and of the KV cache, and buffers of delayed scales, of which the model makes no use. experts:
+    modules whose stacks quantize_experts_() made, and the checkpoint has in their format. note: what the caller has yet to do
+    ("" if nothing).
     """
 
     layers: tuple[str, ...]

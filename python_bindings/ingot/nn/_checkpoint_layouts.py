@@ -39,7 +39,8 @@ _IGNORED = (
 
 
 def is_ignored(name: str) -> bool:
-    """Is this a scale of activations or of the KV cache, or what a layer or experts with delayed scales keep? Stacked experts have theirs as down_proj_input_scale."""
+    """Is this a scale of activations or of the KV cache, or what a layer or experts with delayed scales keep? Stacked experts
+    have theirs as down_proj_input_scale."""
     last = name.rpartition(".")[2]
     return last in _IGNORED or last.endswith(tuple(f"_{each}" for each in _IGNORED[:2]))
 

@@ -1,10 +1,10 @@
 """Tensors that a file calls otherwise than the model does. transformers 5 gave the modules of its mixtures of experts common names,
 and its save_pretrained() writes the names of before, which the hub has, so that both are read here.
 
-Its own table of conversions (transformers.conversion_mapping) is not asked: loading needs no other package, the table knows only
-classes of transformers' own, and its conversions work on tensors, of which a plan here has names alone. A name for which the model has no place goes through the rules below, in their order,
-until the model has one for what they made of it; what none of them helps keeps its name. So a model that has the file's names, as
-transformers 4 has them, is read as it is.
+Its own table of conversions (transformers.conversion_mapping) is not asked: loading needs no other package, the table knows
+only classes of transformers' own, and its conversions work on tensors, of which a plan here has names alone. A name for which
+the model has no place goes through the rules below, in their order, until the model has one for what they made of it; what none
+of them helps keeps its name. So a model that has the file's names, as transformers 4 has them, is read as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Stacks of experts as ingot.integrations.experts.quantize_experts_() makes them. In FP8 they are buffers of codes (experts, N, K),
-each with a scale_inv for each row, and checkpoints have them under the model's own names, or as layers of each expert. With activations in 16 bits they are
-packed, and a checkpoint's codes and scale_inv of the same format go into them without a change of value."""
+"""Stacks of experts as ingot.integrations.experts.quantize_experts_() makes them. In FP8 they are buffers of codes (experts, N,
+K), each with a scale_inv for each row, and checkpoints have them under the model's own names, or as layers of each expert. With
+activations in 16 bits they are packed, and a checkpoint's codes and scale_inv of the same format go into them without a change
+of value."""
 
 from __future__ import annotations
 

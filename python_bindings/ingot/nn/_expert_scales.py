@@ -31,9 +31,10 @@ class ExpertScales(KeepsScales):
         self.scales = ingot.nn.ExpertScales(experts, layers=2)           # in __init__()
         y = experts_mlp(x, index, weights, gate_up, down, LinearOptions("delayed"), delayed=self.scales(x))
 
-    layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the module
-    that has the weights as its own parameters, or after the module in it that has them: a checkpoint that has all of them and no scales
-    starts the scales anew, and one that lacks any leaves them as they are. Loads are the files of one checkpoint until a forward with gradients, eagerly, or sync_amax_history().
+    layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the
+    module that has the weights as its own parameters, or after the module in it that has them: a checkpoint that has all of
+    them and no scales starts the scales anew, and one that lacks any leaves them as they are. Loads are the files of one
+    checkpoint until a forward with gradients, eagerly, or sync_amax_history().
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1

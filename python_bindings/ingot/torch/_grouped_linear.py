@@ -174,26 +174,27 @@ def grouped_linear(
 
     Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row
     where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)), with
-    (experts, capacity) in place of M for a masked input, of any strides, or int32 with four power-of-two exponents in each. Sums are float32. out_dtype: float32, bfloat16 or float16; by default
-    the input's, and bfloat16 for codes.
+    (experts, capacity) in place of M for a masked input, of any strides, or int32 with four power-of-two exponents in each.
+    Sums are float32. out_dtype: float32, bfloat16 or float16; by default the input's, and bfloat16 for codes.
 
     A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
     its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise", "delayed", "rowwise" or
-    "blockwise", its name and keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under autocast, and the
-    output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
-    experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; blockwise,
-    each 128 rows of an expert have their own, and delayed, each expert's rows. delayed: of that recipe, its scales, (1, 3, experts),
-    which an ingot.nn.ExpertScales keeps. Those of the output and of the input's gradient that no expert has are not written. The weights of experts without rows get zeros. activation: an
-    expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
-    (M, 2 * K), x and then up. Backward keeps such an input. bias: (experts, N) in high precision, of each expert, which the output's
-    GEMM adds, rounded to the output's dtype (to bfloat16 for float32); its gradient is each expert's sum over its rows of the
-    output's gradient, in an order that makes bits repeat.
+    "blockwise", its name and keep_weight_codes (LinearOptions). input is (M, K) in high precision, in autocast's dtype under
+    autocast, and the output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of
+    weights sum, the experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be
+    finite; blockwise, each 128 rows of an expert have their own, and delayed, each expert's rows. delayed: of that recipe, its
+    scales, (1, 3, experts), which an ingot.nn.ExpertScales keeps. Those of the output and of the input's gradient that no
+    expert has are not written. The weights of experts without rows get zeros. activation: an expression (docs/pointwise.md) of
+    the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is (M, 2 * K), x and then up.
+    Backward keeps such an input. bias: (experts, N) in high precision, of each expert, which the output's GEMM adds, rounded to
+    the output's dtype (to bfloat16 for float32); its gradient is each expert's sum over its rows of the output's gradient, in
+    an order that makes bits repeat.
 
-    FP8 weights do not train: they pass gradients on to an input in high precision, by the transposed codes and grad_output cast to
-    e4m3fn with a scale for each row or each 128 of a row (rows' scale_inv are factors of grad_output before its cast). Weights with
-    groups have no backward, and rows that no expert has get zeros. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
-    of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends
-    that decrease or leave the input and for counts beyond the capacity.
+    FP8 weights do not train: they pass gradients on to an input in high precision, by the transposed codes and grad_output cast
+    to e4m3fn with a scale for each row or each 128 of a row (rows' scale_inv are factors of grad_output before its cast).
+    Weights with groups have no backward, and rows that no expert has get zeros. Runs on the CPU and on Hopper's GPUs, there
+    with K (with gradients also N) a multiple of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError
+    for other tensors, and on the CPU for ends that decrease or leave the input and for counts beyond the capacity.
     """
     operands = {"input": input, "weight": weight}
     optional = {"weight_scale_inv": weight_scale_inv, "ends": ends, "counts": counts, "input_scale_inv": input_scale_inv}

@@ -54,12 +54,12 @@ class NormOptions:
 class DelayedScales(NamedTuple):
     """The scales of the recipe "delayed", whose state is the caller's (ingot.nn's modules keep it).
 
-    scale: FP8_MAX divided by a maximum of earlier steps; amax: raised by a call to the largest |value| that it casts,
-    backward included. Both float32 (layers, 3), contiguous, on the layers' device, for input, weight and grad_output of
-    each layer; layers that share an input cast it with the first one's; of experts (layers, 3, experts). starts: scales may be missing, which is what a
-    scale of 1 says: such a tensor is cast with the scale of its own maximum, as dynamic scaling does. This is decided on
-    the device, and takes a pass that finds the maximum, so it is for the steps before every tensor has a scale. ingot.nn's
-    modules give the tensor of ingot.torch._module_operators.starts_of() for it, which says so of each.
+    scale: FP8_MAX divided by a maximum of earlier steps; amax: raised by a call to the largest |value| that it casts, backward
+    included. Both float32 (layers, 3), contiguous, on the layers' device, for input, weight and grad_output of each layer;
+    layers that share an input cast it with the first one's; of experts (layers, 3, experts). starts: scales may be missing,
+    which is what a scale of 1 says: such a tensor is cast with the scale of its own maximum, as dynamic scaling does. This is
+    decided on the device, and takes a pass that finds the maximum, so it is for the steps before every tensor has a scale.
+    ingot.nn's modules give the tensor of ingot.torch._module_operators.starts_of() for it, which says so of each.
     """
 
     scale: torch.Tensor
