@@ -45,14 +45,6 @@ INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   }
 }
 
-// Hides a value from the compiler (ptx/opaque.cuh): it keeps the value instead of finding it out again for each use.
-template <class T>
-INGOT_DEVICE void hide([[maybe_unused]] T& value) {
-#if INGOT_ON_DEVICE
-  ptx::opaque(value);
-#endif
-}
-
 // Makes the compiler forget the values that it has unpacked. It unpacks them again later, and they need no registers in
 // the meantime.
 template <HighPrecision T>

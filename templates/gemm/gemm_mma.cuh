@@ -60,13 +60,6 @@ inline constexpr int kMmaExponent<T> = decode_exponent<T>();
 // The offset of 16 bytes of a row's k in a tile.
 INGOT_HOST_DEVICE u32 mma_unit(u32 row, u32 unit) { return row * kMmaRowBytes + ((unit ^ row) & 7U) * 16; }
 
-// Hides the word from the compiler, which forgets what it has computed from it.
-INGOT_DEVICE void hide([[maybe_unused]] u32& word) {
-#if INGOT_ON_DEVICE
-  ptx::opaque(word);
-#endif
-}
-
 struct INGOT_MAY_ALIAS MmaHalfWord {
   u16 bits;
 };

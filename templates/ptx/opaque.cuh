@@ -1,6 +1,7 @@
 // Hides the value of a word, of two words, of a float or of a pointer from the compiler, without an instruction. The
 // compiler cannot reuse what it computed from it earlier, so it keeps the word itself: for example bf16 elements as
-// loaded, in half the registers that their f32 values would take. Device code only.
+// loaded, in half the registers that their f32 values would take. hide() does nothing in host code; the others are for
+// device code only.
 #pragma once
 
 #include "platform.cuh"
@@ -18,3 +19,14 @@ INGOT_DEVICE void opaque(T*& pointer) {
 
 }  // namespace ingot::ptx
 #endif
+
+namespace ingot {
+
+template <class T>
+INGOT_DEVICE void hide([[maybe_unused]] T& value) {
+#if INGOT_ON_DEVICE
+  ptx::opaque(value);
+#endif
+}
+
+}  // namespace ingot
