@@ -24,6 +24,7 @@
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
+#include "ptx/opaque.cuh"
 
 namespace ingot {
 
@@ -162,9 +163,12 @@ struct DequantMmaBlock {
   INGOT_DEVICE void fetch_x(u32 stage) const {
     constexpr u32 kChunks = T.tokens * T.k_warps * 8;
     const X* const x = static_cast<const X*>(p.x);
+    // Kept in registers through the mainloop, the places of a thread's chunks would be too many there.
+    u32 thread = threadIdx.x;
+    if constexpr (C.experts && kGrouped) hide(thread);
     INGOT_UNROLL
     for (u32 i = 0; i < ceil_div(kChunks, kThreads); ++i) {
-      const u32 chunk = i * kThreads + threadIdx.x;
+      const u32 chunk = i * kThreads + thread;
       if (kChunks % kThreads != 0 && chunk >= kChunks) break;
       const u32 token = chunk / (8 * T.k_warps);
       const u32 across = chunk % (8 * T.k_warps);
