@@ -256,20 +256,30 @@ def trained_of_torchao():
     return layer
 
 
+@pytest.mark.parametrize("weight_at", [0, 1, 9])
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("make", [trained, trained_of_torchao], ids=["nn", "float8"])
-def test_checkpoints_whose_files_divide_the_scales(make, order):
-    """Each buffer has a file to itself, after that of the parameters."""
+def test_checkpoints_whose_files_divide_the_scales(make, order, weight_at):
+    """Each buffer has a file to itself, before or after that of the weight. A checkpoint after it starts the scales anew."""
     layer = make()
     state, expected = copy.deepcopy(layer.state_dict()), step(copy.deepcopy(layer), batch(7))
     step(layer, batch(0, 50))
     sync_amax_history(layer)
-    scales = [name for name in state if name.startswith("fp8_")][::order]
-    assert len(scales) >= 3
-    for file in ([name for name in state if name not in scales], *([name] for name in scales)):
-        layer.load_state_dict({name: state[name] for name in file}, strict=False)
-    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
-    assert layer.scales_started and equal(step(layer, batch(7)), expected)
+    weights = {name: value for name, value in state.items() if not name.startswith("fp8_")}
+    files = [name for name in state if name not in ("weight", "bias")][::order]
+    assert len(files) >= 3
+    files[weight_at:weight_at] = ["weight"]
+    for _ in range(2):  # a second checkpoint, too
+        for name in (*files, "bias"):
+            layer.load_state_dict({name: state[name]}, strict=False)
+        assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+        assert layer.scales_started and equal(step(copy.deepcopy(layer), batch(7)), expected)
+    layer.load_state_dict(weights)
+    assert not layer.scales_started
+    layer.load_state_dict(state)
+    step(layer, batch(7))
+    layer.load_state_dict({name: value for name, value in weights.items() if name == "weight"}, strict=False)
+    assert not layer.scales_started
 
 
 def test_buffers_stay_float32():
@@ -428,7 +438,7 @@ def test_scales_start_anew_where_an_offloaded_layer_computes(make):
     state = {name: value for name, value in layer.state_dict().items() if "fp8" not in name}
     scales = [name for name, _ in layer.named_buffers() if name.startswith("fp8_")]
     mesh = types.SimpleNamespace(device_type="meta")
-    shard = mock.Mock(spec=DTensor, is_meta=False, device=torch.device("cpu"), device_mesh=mesh)
+    shard = mock.Mock(spec=DTensor, is_meta=False, device=torch.device("cpu"), device_mesh=mesh, dim=lambda: 2)
     layer._parameters = {"weight": shard, "bias": None}
     with mock.patch.object(torch.nn.Module, "_load_from_state_dict"):
         layer._load_from_state_dict(state, "", {}, True, [], [], [])

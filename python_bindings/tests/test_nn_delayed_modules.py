@@ -20,6 +20,7 @@ from ingot.nn import (
     Mlp,
     RMSNormLinear,
     SharedInputLinears,
+    load_float8_checkpoint,
     shared_input,
     sync_amax_history,
 )
@@ -307,6 +308,65 @@ def test_parameters_and_scales_may_come_later(name):
     # A checkpoint of before the first step begins anew.
     whole.load_state_dict(module_of(name).state_dict(), strict=True)
     assert not whole.scales_started
+
+
+@pytest.mark.parametrize("load", ["load_state_dict", "load_float8_checkpoint"])
+@pytest.mark.parametrize("name", MODULES)
+def test_checkpoints_of_files_in_any_order(name, load, tmp_path):
+    """Scales stay that some file has. Without, they start anew with the last of the weights, and norms and biases are none."""
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "fc": module_of(name)})
+    for at in range(2):
+        step(model["fc"], batch(at))
+        sync_amax_history(model)
+    state = copy.deepcopy(model.state_dict())
+    scales = [key for key in state if ".fp8_" in key]
+    weights = [key for key in state if key.startswith("fc.") and key not in scales and state[key].dim() == 2]
+    rest = [key for key in state if key not in (*weights, *scales)]
+    files = {"scales": scales, "rest": rest, "last": weights[-1:], **({"first": weights[:-1]} if weights[1:] else {})}
+    kept = lambda: all(torch.equal(model.state_dict()[key], state[key]) for key in scales)
+
+    def load_file(name):
+        tensors = {key: state[key].contiguous() for key in files[name]}
+        if load == "load_state_dict":
+            model.load_state_dict(tensors, strict=False)
+        else:
+            save_file(tensors, tmp_path / "model.safetensors")
+            load_float8_checkpoint(model, tmp_path / "model.safetensors", strict=False)
+
+    orders = [("scales", "rest", "first", "last"), ("last", "scales", "rest", "first"), ("rest", "last", "first", "scales")]
+    for order in orders:  # one checkpoint after the other
+        for file in filter(files.__contains__, order):
+            load_file(file)
+        assert kept() and model["fc"].scales_started
+    for file in filter(files.__contains__, ("rest", "first", "last")):
+        assert kept()
+        load_file(file)
+    assert not model["fc"].scales_started and (model["fc"].fp8_scale == 1).all()
+
+
+@pytest.mark.parametrize("files", [("scales", "weights"), ("weights", "scales"), ("all",)], ids="-".join)
+@pytest.mark.parametrize("load", ["load_state_dict", "load_float8_checkpoint"])
+@pytest.mark.parametrize("name", ["layer norm", "gate and up"])
+def test_files_into_a_model_on_meta(name, load, files, tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    trained = torch.nn.ModuleDict({"fc": module_of(name)})
+    step(trained, batch(0), call=trained["fc"])
+    sync_amax_history(trained)
+    state = trained.state_dict()
+    parts = {"all": state, "scales": {key: each for key, each in state.items() if "fp8_" in key}}
+    parts["weights"] = {key: each for key, each in state.items() if "fp8_" not in key}
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"fc": module_of(name)})
+    for file in files:
+        if load == "load_state_dict":
+            model.load_state_dict(copy.deepcopy(parts[file]), strict=False, assign=True)
+        else:
+            save_file({key: each.contiguous() for key, each in parts[file].items()}, tmp_path / "model.safetensors")
+            load_float8_checkpoint(model, tmp_path / "model.safetensors", strict=False)
+    assert all(torch.equal(each, state[key]) for key, each in model.state_dict().items())
+    assert model["fc"].scales_started
+    assert equal(step(model["fc"], batch(1)), step(trained["fc"], batch(1)))
 
 
 @pytest.mark.parametrize("name", MODULES)

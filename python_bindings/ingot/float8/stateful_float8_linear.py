@@ -65,7 +65,7 @@ class StatefulFloat8Linear(Float8Linear):
 
     @torch.inference_mode(False)  # steps write them, also outside of the mode that the layer is made in
     def _make_buffers(self, keeps_static: bool = True) -> None:
-        device = computing_device(self.weight)
+        device = computing_device(self._place())
         for role, cast in self._casts():
             if self.has_any_delayed_scaling:
                 largest = torch.finfo(cast.target_dtype).max
@@ -83,7 +83,7 @@ class StatefulFloat8Linear(Float8Linear):
         """keeps: a buffer with a value stays."""
         static = self._buffers.get(f"fp8_static_scale_{role}")
         if cast.static_scale is not None and (not keeps or static is None or static.is_meta):
-            scale = cast.static_scale.detach().to(device=computing_device(self.weight), dtype=torch.float32)
+            scale = cast.static_scale.detach().to(device=computing_device(self._place()), dtype=torch.float32)
             self._buffer(f"fp8_static_scale_{role}", scale.reshape(1).clone())
 
     def _buffer(self, name: str, value: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from .._text import printable, some_of
 from ..torch._errors import LinearError
 from ..torch._progress import progress
 from ..torch._stored_experts import is_weight_only
-from ._checkpoint_changes import Around, Changes
+from ._checkpoint_changes import Changes, ScalesLoad
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark, may_be_codes
@@ -158,22 +158,17 @@ class _Plan:
         """Does this load give the module, or a part of it, any tensor?"""
         return any(module in (target.place.module, target.place.parent) for target in self.targets)
 
-    def scales(self) -> dict[torch.nn.Module, tuple[dict[str, torch.Tensor], Optional[Around]]]:
-        """Of each module whose delayed scales the load restores, or has start anew: those that the file has, and what is around it."""
+    def scales(self) -> dict[torch.nn.Module, ScalesLoad]:
+        """Of each module whose delayed scales the load restores, or may have start anew."""
         found = {}
-        for module, names in self.scales_of.items():
-            around = self._around(module) if isinstance(module, ExpertScales) else None
-            if names or around is not None or self.loads(module):
-                found[module] = {key: self.reader.read(name) for key, name in names.items()}, around
-        return found
-
-    def _around(self, module: ExpertScales) -> Optional[Around]:
-        """The module that has them."""
-        around = next((place.parent for place in self.places if place.module is module), None)
-        if around is None:
-            return None
         given = {id(target.tensor) for target in self.targets}
-        return Around(around, [name for name, each in module.weights_in(around).items() if id(each) not in given])
+        for module, names in self.scales_of.items():
+            of_experts = isinstance(module, ExpertScales)
+            around = next(place.parent for place in self.places if place.module is module) if of_experts else module
+            if around is not None and (names or of_experts or self.loads(module)):
+                lacking = frozenset(name for name, each in module.weights_in(around).items() if id(each) not in given)
+                found[module] = ScalesLoad({key: self.reader.read(name) for key, name in names.items()}, around, lacking)
+        return found
 
     # ---- layers that become FP8 ----
 
@@ -437,8 +432,8 @@ def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values:
                 for key, tensor in list(tensors.items()):
                     if tensor is not None and tensor in made:
                         changes.assign(tensors, key, made[tensor])
-        for module, (state, around) in scales.items():
-            changes.load_scales(module, state, around, torch.device(device or "cpu"))
+        for module, load in scales.items():
+            changes.load_scales(module, load, torch.device(device or "cpu"))
         for module, of_module in plan.layers.items():
             for place in of_module:
                 changes.replace(place, layers[module])

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 import torch
 
 from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
 from ._checkpoint_names import Place, put
+from ._delayed import KeepsScales
 from ._scale_buffers import computing_device
 
 
-class Around(NamedTuple):
-    """The module that has an ExpertScales and the weights, and the names of those that the checkpoint lacks."""
+class ScalesLoad(NamedTuple):
+    """What a load does to a module's delayed scales: those that the file has, the module that has the weights, which is another
+    one for ExpertScales, and the names of those that the load lacks."""
 
-    module: torch.nn.Module
-    lacking: list[str]
+    state: dict[str, torch.Tensor]
+    around: torch.nn.Module
+    lacking: frozenset[str]
 
     @property
     def device(self) -> torch.device:
-        return next(map(computing_device, self.module.parameters()), torch.device("cpu"))
+        return next(map(computing_device, self.around.parameters()), torch.device("cpu"))
 
 
 class Changes:
@@ -61,11 +64,9 @@ class Changes:
                 raise LinearError(f"{where}: cannot be written into the model's tensor: {error}") from None
             self._undo.append(undo)
 
-    def load_scales(
-        self, module: torch.nn.Module, state: dict[str, torch.Tensor], around: Optional[Around], device: torch.device
-    ) -> None:
-        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew. around: of scales of experts.
-        device: where these get memory if the weights have none yet, as their file comes later."""
+    def load_scales(self, module: KeepsScales, load: ScalesLoad, device: torch.device) -> None:
+        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew. device: where scales get memory if
+        the weights have none yet, as their file comes later."""
         before = {**vars(module), "_buffers": module._buffers}
 
         def undo() -> None:
@@ -76,14 +77,11 @@ class Changes:
         of_scales = {key: each for key, each in module._buffers.items() if key.startswith("fp8_") and each is not None}
         module._buffers = {**module._buffers, **{key: each.clone() for key, each in of_scales.items()}}
         if any(each.is_meta for each in of_scales.values()):
-            if around is None:
-                module._reset_scales()
-            else:
-                module.to_empty(device=device if state and around.device.type == "meta" else around.device)
+            place = device if load.state and load.device.type == "meta" else load.device
+            module._buffers.update({key: torch.empty_like(each, device=place) for key, each in of_scales.items()})
+            module._reset_scales()
         errors: list[str] = []
-        if around is None:
-            module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
-        else:
-            module._load_from_state_dict({f"scales.{key}": each for key, each in state.items()}, "scales.", {}, False, around.lacking, [], errors)
+        torch.nn.Module._load_from_state_dict(module, load.state, "", {}, False, [], [], errors)
         if errors:
             raise LinearError(f"load_float8_checkpoint: {errors[0]}")
+        module.note_load(load.state, load.lacking)

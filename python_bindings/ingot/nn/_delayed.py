@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence
 
 import torch
 
@@ -41,6 +41,10 @@ class KeepsScales(torch.nn.Module):
     _first_buffer = "fp8_amax"
     _gathers = False  # are weights gathered in FP8?
     _runs = 0  # eagerly, with gradients, since the last sync
+    # Of a checkpoint whose files load one by one: the weights that none of them had, and the buffers that any had. None: no file has
+    # loaded.
+    _unloaded: Optional[FrozenSet[str]] = None
+    _restored: FrozenSet[str] = frozenset()
 
     def _keep_scales(
         self, subject: str, history_length: int, layers: Optional[int] = None, sharing: Optional[int] = None
@@ -68,8 +72,9 @@ class KeepsScales(torch.nn.Module):
     # ---- the buffers ----
 
     def _place(self) -> torch.Tensor:
-        """Whose device the buffers have."""
-        return next(self.parameters())
+        """Whose device the buffers have. They stay where they are while parameters are on meta, whose file may come later."""
+        first = next(self.parameters())
+        return self._buffers.get(self._first_buffer, first) if first.is_meta else first
 
     def _sizes(self) -> Sequence[int]:
         return (3,) if self._rows is None else (self._rows, 3)
@@ -173,11 +178,14 @@ class KeepsScales(torch.nn.Module):
             if not self._has_run and holds_rows(input):
                 self._has_run, self._syncs = True, 0
             self._runs += 1
+            if self._unloaded is not None:
+                self._end_checkpoint()
             if self._runs == _MANY_RUNS:
                 warn_of_no_sync(f'{type(self).__name__} "{self.layer_name}"')
 
     def _note_sync(self, model: torch.nn.Module) -> None:
         self._runs = 0
+        self._end_checkpoint()
 
     def _check_buffers(self) -> None:
         amax = self._buffers.get("fp8_amax")
@@ -218,21 +226,50 @@ class KeepsScales(torch.nn.Module):
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers, strictly too. Scales that the checkpoint has are restored;
-        with one that has only the module's parameters they start anew. Files may divide them."""
+        """Checkpoints load with and without the buffers, strictly too. Scales that the checkpoint has are restored; with one that has
+        all of the module's weights and no scales they start anew."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+        state = {key: state_dict[prefix + key] for key in self._buffers if prefix + key in state_dict}
+        self.note_load(state, self._lacking(state_dict, prefix, missing))
+
+    def _lacking(self, state_dict: Mapping[str, torch.Tensor], prefix: str, missing: Sequence[str]) -> Optional[FrozenSet[str]]:
+        """The weights that a load lacks, by names. None: it may not have been one of weights."""
+        weights = self.weights_in(self)
+        return frozenset(name for name in weights if prefix + name not in state_dict) if weights else None
+
+    def weights_in(self, around: torch.nn.Module) -> Dict[str, torch.Tensor]:
+        """The weights that the scales are of, by their names in the module that has them, which is this one: no norms and biases."""
+        return {name: each for name, each in around.named_parameters() if each.dim() > 1}
+
+    def note_load(self, state: Mapping[str, torch.Tensor], lacking: Optional[FrozenSet[str]]) -> None:
+        """Notes that a file of a checkpoint has loaded, which had this of the buffers and lacked these weights. Files come in any order:
+        the last of the weights starts the scales anew, unless one of the files had them."""
         as_buffers_of_scales(self)
         if not is_delayed(self):
             return
-        scales = [key for key in self._buffers if key.startswith(("fp8_amax", "fp8_scale"))]
-        loaded = [key for key in scales if prefix + key in state_dict]
-        if not loaded and any(key.startswith(prefix) for key in state_dict):
-            self._make_buffers()
-        elif loaded and not any(each.is_meta for each in (*self._telling(), *(state_dict[prefix + key] for key in loaded))):
+        scales = frozenset(key for key in self._buffers if key.startswith(("fp8_amax", "fp8_scale")))
+        loaded = scales.intersection(state)
+        if loaded and not any(each.is_meta for each in (*self._telling(), *(state[key] for key in loaded))):
             self._syncs = 0
             self._note_missing(self._missing([each.reshape(-1).tolist() for each in self._telling()]))
+        if lacking is None or not lacking and self._unloaded == lacking:
+            self._end_checkpoint()  # the weights come again, so this is another checkpoint
+        if lacking is None:
+            return
+        before = self._unloaded
+        self._unloaded = lacking if before is None else before & lacking
+        self._restored |= loaded
+        if self._unloaded:
+            return
+        if self._restored == scales:
+            self._end_checkpoint()
+        elif not self._restored and before != self._unloaded:  # a file with the scales may still come
+            self._make_buffers()
+
+    def _end_checkpoint(self) -> None:
+        self._unloaded, self._restored = None, frozenset()
 
     # ---- a step ----
 

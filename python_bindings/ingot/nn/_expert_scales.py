@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -46,10 +46,6 @@ class ExpertScales(KeepsScales):
 
     # What the module around this one has of weights, by its names. None: the first sync_amax_history() has yet to look for them.
     _weights: Optional[FrozenSet[str]] = None
-    # Of a checkpoint whose files load one by one: the weights that none of them had, and the buffers that any had. None: no file has
-    # loaded.
-    _unloaded: Optional[FrozenSet[str]] = None
-    _restored: FrozenSet[str] = frozenset()
 
     def __init__(
         self,
@@ -108,38 +104,16 @@ class ExpertScales(KeepsScales):
         lacks = lambda at: not all(map(has_scale, scales[at * self.experts : (at + 1) * self.experts]))
         return [sum(1 << at for at in range(_OPERANDS) if lacks(_OPERANDS * layer + at)) for layer in range(self._rows)]
 
-    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """As of a layer, whose weights are those of the module around this one. PyTorch tells it only what has its own prefix,
-        and which entries of what loads before it, the module around it first, are missing. Scales start anew with the last of
-        the weights, unless a file had them."""
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+    def _lacking(self, state_dict: Mapping[str, torch.Tensor], prefix: str, missing: Sequence[str]) -> Optional[FrozenSet[str]]:
+        """Weights are those of the module around this one. PyTorch tells it only what has its own prefix, and which entries of what
+        loads before it, the module around it first, are missing."""
         if prefix == "":  # loaded by itself
-            return self._end_checkpoint()
+            return None
         around = prefix[: prefix.rfind(".", 0, -1) + 1]
-        lacking = self._weights_of(frozenset(key[len(around) :] for key in missing if key.startswith(around)))
-        if not lacking and self._unloaded == lacking:
-            self._end_checkpoint()  # the weights come again, so this is another checkpoint
-        before = self._unloaded
-        self._unloaded = lacking if before is None else before & lacking
-        self._restored |= {key for key in self._buffers if prefix + key in state_dict}
-        if self._unloaded:
-            return
-        if self._restored == frozenset(self._buffers):
-            self._end_checkpoint()
-        elif not self._restored and before != self._unloaded:  # a file with the scales may still come
-            self._reset_scales()
-
-    def _end_checkpoint(self) -> None:
-        self._unloaded, self._restored = None, frozenset()
-
-    def _note_run(self, input: torch.Tensor) -> None:
-        super()._note_run(input)
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and self._unloaded is not None:
-            self._end_checkpoint()
+        return self._weights_of(frozenset(key[len(around) :] for key in missing if key.startswith(around)))
 
     def _note_sync(self, model: torch.nn.Module) -> None:
         super()._note_sync(model)
-        self._end_checkpoint()
         if self._weights is None:
             around = next((each for each in model.modules() if self in each._modules.values()), None)
             self._weights = None if around is None else frozenset(self.weights_in(around))
