@@ -88,7 +88,16 @@ def same_bits(found, expected):
     "family", in_ci(lambda name: name in ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "laguna"), FAMILIES)
 )
 def test_what_transformers_saves(tmp_path, family):
-    model = model_of(family)
+    saved_and_loaded(tmp_path, model_of(family))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family, count", [("mixtral", "num_local_experts"), ("nemotron_h", "n_routed_experts")])
+def test_what_transformers_saves_of_a_single_expert(tmp_path, family, count):
+    saved_and_loaded(tmp_path, model_of(family, num_experts_per_tok=1, **{count: 1}))
+
+
+def saved_and_loaded(tmp_path, model):
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     loaded = copy.deepcopy(model)
     for each in loaded.parameters():

@@ -74,32 +74,37 @@ def test_experts_in_float8(tmp_path, suffix, shape, kind, spread):
     equal16(loaded["experts"].gate_up_proj, e4m3(codes) * spread(scales.astype(np.float64)))
 
 
-def test_stacks_of_each_experts_layers(tmp_path):
+@pytest.mark.parametrize("count", [3, 1])
+def test_stacks_of_each_experts_layers(tmp_path, count):
     """transformers 5 has a stack where public files have a layer of each expert."""
-    codes = {(e, part): fp8(N, K) for e in range(3) for part in ("gate_proj", "up_proj")}
+    codes = {(e, part): fp8(N, K) for e in range(count) for part in ("gate_proj", "up_proj")}
     scales = {each: f32(2, 2) for each in codes}
     stored = {f"experts.{e}.{part}.weight": ("F8_E4M3", of) for (e, part), of in codes.items()}
     stored.update({f"experts.{e}.{part}.weight_scale_inv": ("F32", of) for (e, part), of in scales.items()})
-    down = RNG.integers(0, 2**14, (3, K, N)).astype(np.uint16)
-    stored.update({f"experts.{e}.down_proj.weight": ("BF16", down[e]) for e in range(3)})
+    down = RNG.integers(0, 2**14, (count, K, N)).astype(np.uint16)
+    stored.update({f"experts.{e}.down_proj.weight": ("BF16", down[e]) for e in range(count)})
     save(tmp_path, stored, fine([128, 128]))
-    loaded = experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N))
+    loaded = experts(gate_up_proj=(count, 2 * N, K), down_proj=(count, K, N))
     report = load_float8_checkpoint(loaded, tmp_path)
-    assert len(report.stacked) == 6 and report.stacked == report.decoded and report.layers == ()
+    assert len(report.stacked) == 2 * count and report.stacked == report.decoded and report.layers == ()
     assert "or convert_experts_() to train: experts.0.gate_proj.weight" in str(report)
     values = {each: e4m3(codes[each]) * blocks(scales[each].astype(np.float64)) for each in codes}
-    expected = np.stack([np.concatenate([values[e, "gate_proj"], values[e, "up_proj"]]) for e in range(3)])
+    expected = np.stack([np.concatenate([values[e, "gate_proj"], values[e, "up_proj"]]) for e in range(count)])
     equal16(loaded["experts"].gate_up_proj, expected)
     assert torch.equal(loaded["experts"].down_proj.detach(), torch.from_numpy(down.view(np.int16)).view(torch.bfloat16))
     with pytest.raises(ingot.Error, match=r"up_proj.weight\": has shape \(\d+, \d+\), but the model's stack asks for \("):
-        stored["experts.1.up_proj.weight"] = ("F8_E4M3", fp8(2 * N, K))
-        stored["experts.1.up_proj.weight_scale_inv"] = ("F32", f32(4, 2))
+        stored[f"experts.{count - 1}.up_proj.weight"] = ("F8_E4M3", fp8(2 * N, K))
+        stored[f"experts.{count - 1}.up_proj.weight_scale_inv"] = ("F32", f32(4, 2))
         save(tmp_path, stored, fine([128, 128]))
-        load_float8_checkpoint(experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N)), tmp_path)
-    lacks = {name: each for name, each in stored.items() if not name.startswith("experts.2.up")}
+        load_float8_checkpoint(experts(gate_up_proj=(count, 2 * N, K), down_proj=(count, K, N)), tmp_path)
+    lacks = {name: each for name, each in stored.items() if not name.startswith(f"experts.{count - 1}.up")}
     save(tmp_path, lacks, fine([128, 128]))
     with pytest.raises(ingot.Error, match="lacks experts.gate_up_proj: give the model it was made for"):
-        load_float8_checkpoint(experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N)), tmp_path)
+        load_float8_checkpoint(experts(gate_up_proj=(count, 2 * N, K), down_proj=(count, K, N)), tmp_path)
+    values = {name: each for name, each in stored.items() if "down" in name} | {"experts.0.down_proj.weight": ("BF16", np.zeros((N, K), np.uint16))}
+    save(tmp_path, values)
+    with pytest.raises(ingot.Error, match=rf"0.down_proj.weight\": has shape \({N}, {K}\), but the model's stack asks for \({K}, {N}\)"):
+        load_float8_checkpoint(experts(down_proj=(count, K, N)), tmp_path)
 
 
 def test_experts_as_transformers_decodes_them(tmp_path):

@@ -276,7 +276,7 @@ class _Plan:
                 self._refuse_dtype(values, self.reader.dtype(values), tensor, ": load first, then quantize_experts_()")
             elif sources := self._sources(place, key, tensor):
                 transposed = self._is_transposed(place, sources, tensor)
-                self._check_tensor(sources, tensor, transposed)
+                self._check_tensor(sources, tensor, transposed, of_layers=sources != [name])
                 self.targets.append(_Target(place, key, tensor, sources, transposed))
                 loaded.add(id(tensor))
                 self.used.update(source for source in sources if source in self.reader.names)
@@ -340,7 +340,10 @@ class _Plan:
             "checkpoint in high precision before quantize_()"
         )
 
-    def _check_tensor(self, names: Union[str, list[str]], tensor: torch.Tensor, transposed: bool = False) -> None:
+    def _check_tensor(
+        self, names: Union[str, list[str]], tensor: torch.Tensor, transposed: bool = False, of_layers: bool = False
+    ) -> None:
+        """of_layers: the file has layers of each expert, or of a single one, where the model has a stack."""
         names = [names] if isinstance(names, str) else names
         shapes = []
         for name in names:
@@ -358,7 +361,7 @@ class _Plan:
                     self.stacked.append(self.reader.stored(name))
             shapes.append(shape)
         shape = shapes[0]
-        if len(tensor.shape) == 3 and len(shapes) > 1:
+        if len(tensor.shape) == 3 and of_layers:
             experts, rows, columns = tensor.shape
             expected = (rows * experts // len(shapes), columns)
             for name, each in zip(names, shapes):
@@ -388,7 +391,7 @@ class _Plan:
     def value_of(self, target: _Target) -> torch.Tensor:
         """On the host, in the model's dtype."""
         parts = [self._part(name, target.tensor.dtype, target.transposed) for name in target.sources]
-        return parts[0] if len(parts) == 1 else torch.cat(parts).view(target.tensor.shape)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(target.tensor.shape)
 
     def _part(self, name: str, dtype: torch.dtype, transposed: bool = False) -> torch.Tensor:
         weight = None if self.reader.dtype(name) == dtype else self._weights.of(name)
