@@ -25,9 +25,9 @@ ENDS, EXPERTS, N, K = [7, 7, 40, 41, 64], 5, 48, 80
 
 
 class Experts(nn.Module):
-    def __init__(self):
+    def __init__(self, experts=4):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 32, 16))
+        self.weight = nn.Parameter(torch.randn(experts, 32, 16))
 
 
 def test_grouped_mm():
@@ -101,10 +101,15 @@ def test_quantize_of_transformers_experts():
 
 
 def test_parameters_that_are_no_experts():
-    """A position embedding has three dimensions, of which the first is 1."""
+    """A position embedding has three dimensions, of which the first is 1, as those of a single expert have, which is known by its name."""
     block = Block(GroupedExperts())
     block.position = nn.Parameter(torch.zeros(1, 10, 16))
     assert ingot.nn.quantize_(block, Float8TrainingOpConfig(), filter_fn=lambda *_: True).experts == ("experts",)
+    plain = nn.Module()
+    plain.weight = nn.Parameter(torch.zeros(1, 32, 16))
+    for single in (nn.ModuleDict({"shared_experts": plain}), Experts(1)):
+        with pytest.raises(LinearError, match=r"^quantize_ \w*[eE]xperts: multiplies by its weight \(1, 32, 16\) itself, in a way that is not known"):
+            ingot.nn.quantize_(single, Float8TrainingOpConfig(), filter_fn=lambda *_: True)
 
 
 def test_experts_that_were_converted_before():

@@ -217,7 +217,9 @@ def _refuse_other_experts(module: torch.nn.Module, name: str) -> None:
     if isinstance(module, torch.nn.modules.conv._ConvNd):
         return
     for key, parameter in module._parameters.items():
-        if parameter is not None and parameter.dim() == 3 and parameter.shape[0] != 1:  # 1: a position embedding's
+        if parameter is None or parameter.dim() != 3:
+            continue
+        if parameter.shape[0] != 1 or "expert" in f"{name}.{key} {type(module).__name__}".lower():  # 1: else a position embedding's
             raise LinearError(
                 f"quantize_ {name or type(module).__name__}: multiplies by its {key} {tuple(parameter.shape)} itself, in a way that is not "
                 "known, and would stay in high precision: call _to_fp8_rowwise_then_scaled_grouped_mm() in the place of its grouped_mm, "
