@@ -92,6 +92,30 @@ def test_experts_of_other_ranks_and_none_at_all():
     assert module(hidden[:0], index[:0], weights[:0]).shape == (0, 64)
 
 
+@pytest.mark.parametrize("name, count", [("Qwen3Moe", "num_experts"), ("GptOss", "num_local_experts")])
+def test_a_single_expert(name, count, tmp_path):
+    """Trains, is in the report, and its FP8 weights are saved and loaded."""
+    plain, tokens = model_of(name, num_experts_per_tok=1, **{count: 1}), torch.arange(24).view(2, 12) * 3
+    model = copy.deepcopy(plain)
+    names = experts.convert_experts_(model, "delayed")
+    for _ in range(2):
+        model.zero_grad()
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        ingot.nn.sync_amax_history(model)
+    assert ingot.float8.conversion_report(model).experts == tuple(names)
+    plain(input_ids=tokens, labels=tokens).loss.backward()
+    for at in names:
+        ours, theirs = ([each.grad for _, each in sorted(one.get_submodule(at).named_parameters())] for one in (model, plain))
+        assert all(sqnr(wanted, found) > 12 for wanted, found in zip(theirs, ours, strict=True)), at
+    assert all(model.get_submodule(at).ingot_scales.scales_started for at in names)
+    experts.quantize_experts_(model)
+    ingot.nn.save_float8_checkpoint(model, tmp_path)
+    experts.quantize_experts_(plain)
+    ingot.nn.load_float8_checkpoint(plain, tmp_path)
+    with torch.no_grad():
+        assert torch.equal(plain(tokens).logits, model(tokens).logits)
+
+
 def test_messages():
     assert "ingot" in ALL_EXPERTS_FUNCTIONS
     with pytest.raises(LinearError, match=r"quantize_experts_: Linear has no stacked experts, .*quantize_\(\)'s of ingot.nn") as caught:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint
 
 import ingot
-from ingot.nn import ExpertScales, float8_all_gather, load_float8_checkpoint, sync_amax_history
+from ingot.nn import ExpertScales, Float8Linear, float8_all_gather, load_float8_checkpoint, sync_amax_history
 from ingot.nn._scale_buffers import is_time_to_look
 from ingot.torch import DelayedScales, LinearOptions, experts_mlp, grouped_linear, linear
 from ingot.torch._module_operators import masks_of
@@ -29,10 +29,10 @@ def normal(*sizes, seed=0, size=1.0):
 
 
 class Layer(torch.nn.Module):
-    def __init__(self, history_length=16):
+    def __init__(self, history_length=16, experts=EXPERTS):
         super().__init__()
-        self.weight = torch.nn.Parameter(normal(EXPERTS, N, K, seed=1) / K**0.5)
-        self.scales = ExpertScales(EXPERTS, history_length=history_length, name="moe")
+        self.weight = torch.nn.Parameter(normal(experts, N, K, seed=1) / K**0.5)
+        self.scales = ExpertScales(experts, history_length=history_length, name="moe")
 
     def forward(self, x, ends=ENDS, **options):
         return grouped_linear(x, self.weight, ends=ends, options=OPTIONS, delayed=self.scales(x), **options)
@@ -121,6 +121,24 @@ def test_scales_by_hand():
         assert torch.equal(layer.scales.fp8_scale[0], scales)
         assert not layer.scales.fp8_amax.any()
     assert (scales[::2, 1] == 1).all() and (scales[::2, 0] != 1).all()  # the second expert had no rows
+
+
+def test_one_expert_has_the_bits_of_a_linear_layer():
+    """Over several steps, and from a checkpoint."""
+    plain = Float8Linear(K, N, bias=False, recipe="delayed")
+    model = Layer(experts=1)
+    ends = torch.tensor([ROWS], dtype=torch.int32)
+    plain.weight.data.copy_(model.weight.data[0])
+    for at in range(4):
+        x, y = (normal(ROWS, each, seed=seed + at, size=1 + at) for each, seed in ((K, 20), (N, 40)))
+        ours, theirs = step(model, x, y, lambda x: model(x, ends)), step(plain, x, y)
+        assert all(torch.equal(*each) for each in zip((*ours[:2], ours[2][0]), theirs, strict=True))
+        for each in (model, plain):
+            sync_amax_history(each)
+        assert all(torch.equal(mine.flatten(), of_plain.flatten()) for mine, of_plain in zip(model.scales.buffers(), plain.buffers(), strict=True))
+        assert model.scales.scales_started and plain.scales_started
+        state, model = model.state_dict(), Layer(experts=1)
+        model.load_state_dict(state)
 
 
 def test_an_expert_without_rows_keeps_its_scale():

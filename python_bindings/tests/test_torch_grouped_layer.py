@@ -95,6 +95,25 @@ def test_one_expert_has_the_bits_of_a_linear_layer():
             assert all(torch.equal(*each) for each in zip(*results))
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_one_expert_has_the_bits_of_an_mlp(recipe):
+    """Where its tokens count once; a token that another rank's expert has gets zeros."""
+    generator = torch.Generator().manual_seed(0)
+    x, gate_up, down = (torch.randn(*each, generator=generator) / 8 for each in ((TOKENS, K), (1, 2 * N, K), (1, K, N)))
+    index, results = torch.zeros(TOKENS, 1, dtype=torch.int64), []
+    for of_experts in (True, False):
+        given = [each.clone().requires_grad_() for each in (x, gate_up, down)]
+        if of_experts:
+            y = experts_mlp(given[0], index, torch.ones(TOKENS, 1), *given[1:], LinearOptions(recipe))
+        else:
+            y = ingot.torch.mlp(given[0], given[1][0], given[2][0], options=ingot.torch.MlpOptions(recipe, activation="silu(x) * up"))
+        y.backward(x)
+        results.append((y.detach(), *(each.grad for each in given)))
+    assert all(torch.equal(*each) for each in zip(*results)), [(a - b).abs().max() for a, b in zip(*results)]
+    index[::2] = 1
+    assert not experts_mlp(x, index, torch.ones(TOKENS, 1), gate_up, down, LinearOptions(recipe))[::2].any()
+
+
 def step(x, weight, grad, ends, options, call=grouped_linear):
     x.grad = weight.grad = None
     y = call(x, weight, ends=ends, options=options)
