@@ -423,23 +423,25 @@ def test_checkpoints_without_an_adapter():
 class Apart(torch.nn.Module):
     """Its experts' weights, a router and an adapter are modules in it, and it has no tensors itself."""
 
-    def __init__(self):
+    def __init__(self, scales_first=False):
         super().__init__()
         self.router, self.experts = torch.nn.Linear(2, 2, bias=False), Mlp()
         del self.experts.scales
         self.scales, self.adapter = ExpertScales(EXPERTS, 2, name="moe"), torch.nn.Linear(2, 2, bias=False)
+        if scales_first:
+            self._modules = {"scales": self.scales, **self._modules}
 
     def forward(self, x):
         vars(self.experts)["scales"] = self.scales
         return self.experts(x)
 
 
-@pytest.mark.parametrize("synced", [False, True])
-@pytest.mark.parametrize("load", ["load_state_dict", "load_float8_checkpoint"])
-def test_checkpoints_of_weights_in_another_module(synced, load, tmp_path):
-    """Also before a first sync_amax_history() has seen the model, as after a resumption."""
+@pytest.mark.parametrize("synced, scales_first", [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("load, kind", [("load_state_dict", "same"), ("load_state_dict", "copy"), ("load_state_dict", "pickle"), ("load_float8_checkpoint", "same")])
+def test_checkpoints_of_weights_in_another_module(synced, scales_first, load, kind, tmp_path):
+    """Also before a first sync_amax_history() has seen the model, as after a resumption, where the scales come after that module."""
     save_file = pytest.importorskip("safetensors.torch").save_file
-    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "moe": Apart()})
+    model = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2), "moe": Apart(scales_first)})
 
     def load_into(names):
         tensors = {f"moe.{name}": state[f"moe.{name}"] for name in names} | {"head.bias": torch.zeros(2)}
@@ -454,6 +456,7 @@ def test_checkpoints_of_weights_in_another_module(synced, load, tmp_path):
         sync_amax_history(model)
     else:
         model["moe"].scales.fp8_scale.fill_(2)
+    model = copied(model, kind)
     state = {name: each.clone() for name, each in model.state_dict().items()}
     for names in ((), ("router.weight",), ("adapter.weight",), ("experts.down",)):
         load_into(names)
@@ -464,6 +467,12 @@ def test_checkpoints_of_weights_in_another_module(synced, load, tmp_path):
     assert not started_anew(model["moe"])
     load_into(["router.weight"] * (not synced) + ["experts.gate_up", "experts.down"])
     assert started_anew(model["moe"])
+    load_into([name.removeprefix("moe.") for name in state if "moe." in name])
+    assert not started_anew(model["moe"])
+    model["moe"].scales.load_state_dict({})  # by itself
+    load_into(["scales.fp8_amax", "scales.fp8_amax_history", "scales.fp8_scale"])
+    load_into(["experts.gate_up", "experts.down"])
+    assert not started_anew(model["moe"])  # the scales' file came first
 
 
 def test_weights_are_looked_for_once():

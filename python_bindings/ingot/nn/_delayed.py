@@ -232,7 +232,14 @@ class KeepsScales(torch.nn.Module):
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
         state = {key: state_dict[prefix + key] for key in self._buffers if prefix + key in state_dict}
-        self.note_load(state, self._lacking(state_dict, prefix, missing))
+        self._note_values(state)
+        self._note_weights(frozenset(state), state_dict, prefix, missing)
+
+    def _note_weights(
+        self, loaded: FrozenSet[str], state_dict: Mapping[str, torch.Tensor], prefix: str, missing: Sequence[str]
+    ) -> None:
+        """loaded: the buffers that the file had."""
+        self._note_file(loaded, self._lacking(state_dict, prefix, missing))
 
     def _lacking(self, state_dict: Mapping[str, torch.Tensor], prefix: str, missing: Sequence[str]) -> Optional[FrozenSet[str]]:
         """The weights that a load lacks, by names. None: it may not have been one of weights."""
@@ -243,27 +250,34 @@ class KeepsScales(torch.nn.Module):
         """The weights that the scales are of, by their names in the module that has them, which is this one: no norms and biases."""
         return {name: each for name, each in around.named_parameters() if each.dim() > 1}
 
-    def note_load(self, state: Mapping[str, torch.Tensor], lacking: Optional[FrozenSet[str]]) -> None:
-        """Notes that a file of a checkpoint has loaded, which had this of the buffers and lacked these weights. Files come in any order:
-        the last of the weights starts the scales anew, unless one of the files had them."""
+    def note_load(self, state: Mapping[str, torch.Tensor], lacking: FrozenSet[str]) -> None:
+        """Notes that a file of a checkpoint has loaded, which had this of the buffers and lacked these weights."""
+        self._note_values(state)
+        self._note_file(frozenset(state), lacking)
+
+    def _note_values(self, state: Mapping[str, torch.Tensor]) -> None:
         as_buffers_of_scales(self)
         if not is_delayed(self):
             return
-        scales = frozenset(key for key in self._buffers if key.startswith(("fp8_amax", "fp8_scale")))
-        loaded = scales.intersection(state)
-        if loaded and not any(each.is_meta for each in (*self._telling(), *(state[key] for key in loaded))):
+        loaded = [each for key, each in state.items() if _is_delayed_state(key)]
+        if loaded and not any(each.is_meta for each in (*self._telling(), *loaded)):
             self._syncs = 0
             self._note_missing(self._missing([each.reshape(-1).tolist() for each in self._telling()]))
+
+    def _note_file(self, loaded: FrozenSet[str], lacking: Optional[FrozenSet[str]]) -> None:
+        """Files come in any order: the last of the weights starts the scales anew, unless one of the files had them."""
+        if not is_delayed(self):
+            return
         if lacking is None or not lacking and self._unloaded == lacking:
             self._end_checkpoint()  # the weights come again, so this is another checkpoint
         if lacking is None:
             return
         before = self._unloaded
         self._unloaded = lacking if before is None else before & lacking
-        self._restored |= loaded
+        self._restored |= frozenset(filter(_is_delayed_state, loaded))
         if self._unloaded:
             return
-        if self._restored == scales:
+        if self._restored == frozenset(filter(_is_delayed_state, self._buffers)):
             self._end_checkpoint()
         elif not self._restored and before != self._unloaded:  # a file with the scales may still come
             self._make_buffers()
@@ -296,6 +310,11 @@ class KeepsScales(torch.nn.Module):
                 kept[0].view(-1, len(_LARGEST), of_each)[:, at].fill_(largest)
             self._of_formats = kept
         return kept
+
+
+def _is_delayed_state(buffer: str) -> bool:
+    """Static scales have other names."""
+    return buffer.startswith(("fp8_amax", "fp8_scale"))
 
 
 _MANY_RUNS = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -33,8 +33,9 @@ class ExpertScales(KeepsScales):
 
     layers: 2 for experts_mlp(), whose layers are gate_up and down; 1 for grouped_linear(). name: in messages. Put it into the
     module that has the weights as its own parameters, or after the module in it that has them: a checkpoint that has all of
-    them and no scales starts the scales anew, and one that lacks any leaves them as they are. Loads are the files of one
-    checkpoint until a forward with gradients, eagerly, or sync_amax_history().
+    them and no scales starts the scales anew, and one that lacks any leaves them as they are (before that module, only after a first
+    sync_amax_history(); until then any load without scales starts them anew). Loads are the files of one checkpoint until a forward with
+    gradients, eagerly, or sync_amax_history().
 
     Buffers, float32: `fp8_amax` (layers, 3, experts), the maxima since the last sync_amax_history(), for input, weight and
     grad_output; `fp8_amax_history` (layers, 3, experts, history_length), the newest first; `fp8_scale` (layers, 3, experts), where 1
@@ -46,6 +47,9 @@ class ExpertScales(KeepsScales):
 
     # What the module around this one has of weights, by its names. None: the first sync_amax_history() has yet to look for them.
     _weights: Optional[FrozenSet[str]] = None
+    # Is one of them in a module that loads after this one? Then a file is noted when all has loaded: its buffers and their prefix.
+    _loads_first = False
+    _loaded: Optional[Tuple[FrozenSet[str], str]] = None
 
     def __init__(
         self,
@@ -112,11 +116,34 @@ class ExpertScales(KeepsScales):
         around = prefix[: prefix.rfind(".", 0, -1) + 1]
         return self._weights_of(frozenset(key[len(around) :] for key in missing if key.startswith(around)))
 
+    def _note_weights(
+        self, loaded: FrozenSet[str], state_dict: Mapping[str, torch.Tensor], prefix: str, missing: Sequence[str]
+    ) -> None:
+        if self._loads_first and prefix:
+            self._loaded = loaded, prefix
+        else:
+            super()._note_weights(loaded, state_dict, prefix, missing)
+
+    def _note_all(self, around: torch.nn.Module, keys: Any) -> None:
+        """A hook after load_state_dict() of the module around this one, which knows what modules after this one lack."""
+        if self._loaded is not None:
+            (loaded, prefix), self._loaded = self._loaded, None
+            super()._note_weights(loaded, {}, prefix, keys.missing_keys)
+
     def _note_sync(self, model: torch.nn.Module) -> None:
         super()._note_sync(model)
         if self._weights is None:
             around = next((each for each in model.modules() if self in each._modules.values()), None)
-            self._weights = None if around is None else frozenset(self.weights_in(around))
+            if around is not None:
+                self._look_for_weights(around)
+
+    def _look_for_weights(self, around: torch.nn.Module) -> None:
+        self._weights = frozenset(self.weights_in(around))
+        names, modules = list(around._modules), list(around._modules.values())
+        after = names[modules.index(self) :]
+        if any(name.partition(".")[0] in after for name in self._weights):
+            self._loads_first = True
+            around.register_load_state_dict_post_hook(self._note_all)
 
     def _weights_of(self, missing: FrozenSet[str]) -> FrozenSet[str]:
         """Of entries of the module around this one, those of weights. As long as they are not known its own ones are, if it has
