@@ -230,7 +230,7 @@ def test_checkpoints(tmp_path, name, with_layers):
     if with_layers:
         ingot.nn.quantize_(model, ingot.nn.FrozenFloat8Config(scale="row"))
     config = ingot.nn.save_float8_checkpoint(model, tmp_path)
-    assert config["config_groups"]["group_0"]["targets"] == (["Linear"] if with_layers else names)
+    assert config["config_groups"]["group_0"]["targets"] == ["Linear"] and ("lm_head" in config["ignore"]) != with_layers
     with torch.device("meta"):
         empty = type(model)(model.config)
     for loaded in (model_of(name), empty):
@@ -250,7 +250,7 @@ def test_checkpoints(tmp_path, name, with_layers):
     if name == "Qwen3Moe":
         plain = model_of(name)
         report = ingot.nn.load_float8_checkpoint(plain, tmp_path)
-        assert len(report.stacked) == 4 and report.experts == ()
+        assert len(report.stacked) == 2 * 3 * plain.config.num_experts and report.experts == ()
         at = f"{names[0]}.down_proj"
         codes, scale_inv = (model.get_buffer(at + suffix) for suffix in ("", "_scale_inv"))
         assert torch.equal(plain.get_parameter(at), codes.float() * scale_inv[..., None])

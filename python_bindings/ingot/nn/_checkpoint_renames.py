@@ -1,49 +1,111 @@
 """Tensors that a file calls otherwise than the model does. transformers 5 gave the modules of its mixtures of experts common names,
-and its save_pretrained() writes the names of before, which the hub has, so that both are read here.
+and its save_pretrained() writes the names of before, which the hub has, so that both are read here, and those are written.
 
 Its own table of conversions (transformers.conversion_mapping) is not asked: loading needs no other package, the table knows
 only classes of transformers' own, and its conversions work on tensors, of which a plan here has names alone. A name for which
 the model has no place goes through the rules below, in their order, until the model has one for what they made of it; what none
 of them helps keeps its name. So a model that has the file's names, as transformers 4 has them, is read as it is.
+
+Files are written by a table of families, by the model_type of the config: what the model calls mlp.gate is block_sparse_moe.gate in
+Mixtral's files and mlp.router.gate in Hunyuan's. A family that the table lacks is written by the model's own names.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Iterable
+from typing import Iterable, List, Tuple
 
 import torch
 
-from ._checkpoint_names import Place
+from ._checkpoint_names import Place, unwrapped
 from ._mlp import GatedMlp
 from ._stored_linear import StoredLinear
 
 # Stacks that transformers 5 makes of each expert's layers.
 OF_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}
-_RULES = tuple(
-    (re.compile(rf"(?:^|(?<=\.)){pattern}"), by)
-    for pattern, by in (
-        (r"input_linear\.weight", "experts.gate_up_proj"),  # GraniteMoe, of which a file has stacks
-        (r"output_linear\.weight", "experts.down_proj"),
-        (r"router\.layer\.", "router."),
-        (r"block_sparse_moe\.", "mlp."),  # Mixtral, MiniMax, MiniMax-M2, PhiMoE
-        (r"(experts\.\d+\.)w1\.", r"\1gate_proj."),  # these, and LFM2
-        (r"(experts\.\d+\.)w3\.", r"\1up_proj."),
-        (r"(experts\.\d+\.)w2\.", r"\1down_proj."),
-        (r"mlp\.router\.gate\.", "mlp.gate."),  # Hunyuan 3
-        (r"mlp\.expert_bias", "mlp.e_score_correction_bias"),
-        (r"mlp\.shared_(?:mlp|expert)\.", "mlp.shared_experts."),  # and Laguna
-        (r"mlp\.gate\.", "mlp.router."),  # PhiMoE
-        (r"mlp\.(?:experts\.)?e_score_correction_bias", "mlp.gate.e_score_correction_bias"),  # EXAONE, Laguna
-        (r"mlp\.moe_statics\.", "mlp.gate.moe_statics."),  # ERNIE 4.5
-        (r"post_mlp_layernorm\.", "mlp.post_mlp_layernorm."),  # A.X-K1
-        (r"self_attn\.attention_sink_bias", "self_attn.sinks"),  # MiMo-V2
-        (r"self_attn\.q_b_proj\.", "self_attn.q_gate_proj."),  # A.X-K2
-        (r"W_down\.", "mlp.fc1."),
-        (r"W_up\.", "mlp.fc2."),
-        (r"backbone\.", "model."),  # Nemotron-H
-    )
+_Rules = Tuple[Tuple[re.Pattern, str], ...]
+
+
+def _rules(*rules: Tuple[str, str]) -> _Rules:
+    """Patterns that begin where a part of a name does, and what comes in the place of the first match of each."""
+    return tuple((re.compile(rf"(?:^|(?<=\.)){pattern}"), by) for pattern, by in rules)
+
+
+_RULES = _rules(
+    (r"input_linear\.weight", "experts.gate_up_proj"),  # GraniteMoe, of which a file has stacks
+    (r"output_linear\.weight", "experts.down_proj"),
+    (r"router\.layer\.", "router."),
+    (r"block_sparse_moe\.", "mlp."),  # Mixtral, MiniMax, MiniMax-M2, PhiMoE
+    (r"(experts\.\d+\.)w1\.", r"\1gate_proj."),  # these, and LFM2
+    (r"(experts\.\d+\.)w3\.", r"\1up_proj."),
+    (r"(experts\.\d+\.)w2\.", r"\1down_proj."),
+    (r"mlp\.router\.gate\.", "mlp.gate."),  # Hunyuan 3
+    (r"mlp\.expert_bias", "mlp.e_score_correction_bias"),
+    (r"mlp\.shared_(?:mlp|expert)\.", "mlp.shared_experts."),  # and Laguna
+    (r"mlp\.gate\.", "mlp.router."),  # PhiMoE
+    (r"mlp\.(?:experts\.)?e_score_correction_bias", "mlp.gate.e_score_correction_bias"),  # EXAONE, Laguna
+    (r"mlp\.moe_statics\.", "mlp.gate.moe_statics."),  # ERNIE 4.5
+    (r"post_mlp_layernorm\.", "mlp.post_mlp_layernorm."),  # A.X-K1
+    (r"self_attn\.attention_sink_bias", "self_attn.sinks"),  # MiMo-V2
+    (r"self_attn\.q_b_proj\.", "self_attn.q_gate_proj."),  # A.X-K2
+    (r"W_down\.", "mlp.fc1."),
+    (r"W_up\.", "mlp.fc2."),
+    (r"backbone\.", "model."),  # Nemotron-H
+    (r"hc_pre\.hc_attn_layer\.hc_", "attn_hc."),  # Hunyuan 4
+    (r"hc_pre\.hc_mlp_layer\.hc_", "ffn_hc."),
+    (r"hc_pre\.hc_head\.hc_head_", "hc_head.hc_"),
+    (r"linear_gate\.", "gate_proj."),
+    (r"self_attn\.learnable_sink_param", "self_attn.sinks"),
 )
+
+# What files call what transformers 5 calls otherwise, besides the layers of each expert: by model_type.
+_LETTERS = (r"(experts\.\d+\.)gate_proj\.", r"\1w1."), (r"(experts\.\d+\.)up_proj\.", r"\1w3."), (r"(experts\.\d+\.)down_proj\.", r"\1w2.")
+_MIXTRAL = (*_LETTERS, (r"mlp\.", "block_sparse_moe."))
+_GRANITE = (
+    (r"experts\.gate_up_proj", "input_linear.weight"),
+    (r"experts\.down_proj", "output_linear.weight"),
+    (r"block_sparse_moe\.router\.", "block_sparse_moe.router.layer."),
+)
+_FAMILIES = {
+    "mixtral": _MIXTRAL,
+    "minimax": _MIXTRAL,
+    "minimax_m2": _MIXTRAL,
+    "phimoe": (*_MIXTRAL, (r"block_sparse_moe\.router\.", "block_sparse_moe.gate.")),
+    "lfm2_moe": _LETTERS,
+    "granitemoe": _GRANITE,
+    "granitemoeshared": _GRANITE,
+    "granitemoehybrid": _GRANITE,
+    "nemotron_h": ((r"^model\.", "backbone."),),
+    "axk1": ((r"mlp\.post_mlp_layernorm\.", "post_mlp_layernorm."),),
+    "axk2": ((r"mlp\.fc1\.", "W_down."), (r"mlp\.fc2\.", "W_up."), (r"self_attn\.q_gate_proj\.", "self_attn.q_b_proj.")),
+    "ernie4_5_moe": ((r"mlp\.gate\.moe_statics\.", "mlp.moe_statics."),),
+    "exaone_moe": ((r"mlp\.gate\.e_score_correction_bias", "mlp.e_score_correction_bias"),),
+    "hy_v3": (
+        (r"mlp\.gate\.", "mlp.router.gate."),
+        (r"mlp\.e_score_correction_bias", "mlp.expert_bias"),
+        (r"mlp\.shared_experts\.", "mlp.shared_mlp."),
+    ),
+    "hy_v4": (
+        (r"attn_hc\.", "hc_pre.hc_attn_layer.hc_"),
+        (r"ffn_hc\.", "hc_pre.hc_mlp_layer.hc_"),
+        (r"hc_head\.hc_", "hc_pre.hc_head.hc_head_"),
+        (r"gate_proj\.", "linear_gate."),
+        (r"self_attn\.sinks", "self_attn.learnable_sink_param"),
+    ),
+    "laguna": (
+        (r"mlp\.gate\.e_score_correction_bias", "mlp.experts.e_score_correction_bias"),
+        (r"mlp\.shared_experts\.", "mlp.shared_expert."),
+    ),
+    "mimo_v2_flash": ((r"self_attn\.sinks", "self_attn.attention_sink_bias"),),
+    **dict.fromkeys(
+        (
+            "qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "flex_olmo", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1",
+            "hunyuan_v1_moe", "jamba",
+        ),
+        (),
+    ),
+}  # fmt: skip
+_OF_STACKS = ("granitemoe", "granitemoeshared", "granitemoehybrid", "hy_v4")  # of which files have stacks, as the model has them
 _OF_STACK = re.compile(r"(_weight)?(_scale|_scale_inv|_input_scale|_packed|[_.]blocks|[_.]scales)$")
 
 
@@ -51,6 +113,28 @@ def parts_of_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
     """What files call the layers of each expert that transformers makes a stack of; none if it has other ones."""
     parts = OF_EXPERTS.get(key, ()) if len(stack.shape) == 3 else ()
     return [f"{place.prefix}{expert}.{part}.weight" for expert in range(stack.shape[0]) for part in parts]
+
+
+class FileNames:
+    """What the published files of a model's family call its tensors and layers. published: False for the model's own names."""
+
+    def __init__(self, model: torch.nn.Module, published: bool = True) -> None:
+        family = getattr(getattr(unwrapped(model), "config", None), "model_type", None) if published else None
+        self._has_layers = family in _FAMILIES and family not in _OF_STACKS
+        self._rules = _rules(*_FAMILIES.get(family, ()))
+
+    def of(self, name: str) -> str:
+        """A tensor's."""
+        for pattern, by in self._rules:
+            name = pattern.sub(by, name, count=1)
+        return name
+
+    def of_layer(self, name: str) -> str:
+        return self.of(f"{name}.").removesuffix(".")
+
+    def of_experts(self, place: Place, key: str, tensor: torch.Tensor) -> List[str]:
+        """The weights of each expert's layers, if files of the family have these instead of a stack; else none."""
+        return [self.of(part) for part in parts_of_stack(place, key, tensor)] if self._has_layers else []
 
 
 def renames(names: set[str], places: Iterable[Place]) -> dict[str, str]:

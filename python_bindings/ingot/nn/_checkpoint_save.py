@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
-from typing import Any, Callable, Optional, Union
+import re
+from typing import Any, Callable, Iterator, Optional, Union
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -22,6 +24,7 @@ from ..torch._stored_experts import FLOAT8, format_of
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, gathered_dtype, is_sharded, whole
+from ._checkpoint_renames import OF_EXPERTS, FileNames
 from ._checkpoint_stacks import has_stacks_in_float8
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -42,32 +45,32 @@ _SCALE_OF_RECIPE = {
 }
 _SCALE_NAMES = ("weight_scale", "weight_scale_inv")
 _SUBJECT = "save_float8_checkpoint"
+_LAYERS = (torch.nn.Linear, LinearParameters, _NormLinear)
 
 
 @dataclasses.dataclass
 class _Float8:
     """A weight that is stored in FP8: codes and scale_inv that are there (scale_inv), or a weight to cast."""
 
-    name: str  # of the layer
+    names: tuple[str, ...]  # the file's of the layer, and the model's if it is another one; the file's of the module of experts
     weight: torch.Tensor
     kind: str  # what shares a factor
     pow2: bool = False
     scale_inv: Optional[torch.Tensor] = None
     rounds_to: Optional[torch.dtype] = None  # before the cast, as FSDP's mixed precision does
+    is_static: bool = False  # has the layer's input a static scale?
+    of_experts: bool = False
 
 
 @dataclasses.dataclass
 class _Contents:
-    """What a file gets, in its order: tensors as they are, and weights in FP8."""
+    """What a file gets, in its order and by the model's names: tensors as they are, and weights in FP8. stored: what the file calls
+    each of them, a list for the layers that it has of a stack of experts."""
 
     tensors: dict[str, Union[torch.Tensor, _Float8]] = dataclasses.field(default_factory=dict)
-    ignored: list[str] = dataclasses.field(default_factory=list)
-    static_kinds: set[str] = dataclasses.field(default_factory=set)  # of layers whose inputs have a static scale
-    stacks: list[str] = dataclasses.field(default_factory=list)  # modules of experts in FP8, with a scale_inv for each row
-
-    @property
-    def static(self) -> bool:
-        return bool(self.static_kinds)
+    stored: dict[str, Union[str, list[str]]] = dataclasses.field(default_factory=dict)
+    ignored: list[tuple[str, ...]] = dataclasses.field(default_factory=list)  # the names of layers in high precision
+    ignored_experts: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def float8(self) -> list[_Float8]:
@@ -94,9 +97,17 @@ def _of_training(module: torch.nn.Module, key: str) -> bool:
     return isinstance(module, KeepsScales) and key.startswith("fp8_") and key in module._buffers
 
 
+def _is_layer(module: torch.nn.Module) -> bool:
+    """Do readers have this module as a linear layer? Routers of transformers 5 multiply by a weight of their own."""
+    if isinstance(module, _LAYERS):
+        return True
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.dim() == 2 and not isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+
+
 class _Collector:
-    def __init__(self, model: torch.nn.Module, scale: Optional[str], scale_name: Optional[str]) -> None:
-        self._scale, self._scale_name = scale, scale_name
+    def __init__(self, model: torch.nn.Module, scale: Optional[str], names: FileNames) -> None:
+        self._scale, self._names = scale, names
         self._recipes: dict[torch.nn.Module, str] = {}
         self._seen: set[int] = set()
         self.contents = _Contents()
@@ -104,7 +115,7 @@ class _Collector:
         self._tied = {
             id(parameter)
             for place in all_places
-            if not isinstance(place.module, (torch.nn.Linear, LinearParameters, _NormLinear))
+            if not isinstance(place.module, _LAYERS)
             for parameter in place.module._parameters.values()
             if parameter is not None
         }
@@ -125,47 +136,79 @@ class _Collector:
         for part in module._modules.values():
             if isinstance(part, LinearParameters) and recipe is not None:
                 self._recipes[part] = recipe
-        stored = self._float8_of(module, place.name)
+        stored = self._float8_of(place)
         if stored is not None:
-            contents.tensors[place.prefix + "weight"] = stored
-            if isinstance(module, FrozenFloat8Linear) and module.input_scale is not None:
-                contents.tensors[place.prefix + "input_scale"] = module.input_scale
-                contents.static_kinds.add(stored.kind)
-        elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
-            contents.ignored.append(place.name)
-        if has_stacks_in_float8(_SUBJECT, place):
-            if format_of(module) != FLOAT8:
-                raise LinearError(
-                    f'{_SUBJECT} "{printable(place.name)}": has {format_of(module)} weights by activations in 16 bits, which this does '
-                    "not write: save the model's state_dict()"
-                )
-            contents.stacks.append(place.name)
+            self._put(place, "weight", stored)
+            if stored.is_static:
+                self._put(place, "input_scale", module.input_scale)
+        elif _is_layer(module):
+            contents.ignored.append(self._names_of(place))
+        stacks = self._stacks_of(place)
+        for key, each in stacks.items():
+            self._put(place, key, each)
         quantized = isinstance(module, StoredLinear)
         for key, tensor in [*module._parameters.items(), *({} if quantized else module._buffers).items()]:
             if tensor is None or key in module._non_persistent_buffers_set or _of_training(module, key):
                 continue
+            if key.removesuffix("_scale_inv") in stacks:
+                continue
             if id(tensor) not in self._seen and not (stored is not None and key == "weight"):
                 self._seen.add(id(tensor))
-                contents.tensors[place.prefix + key] = tensor
+                self._put(place, key, tensor)
 
-    def _float8_of(self, module: torch.nn.Module, name: str) -> Optional[_Float8]:
+    def _put(self, place: Place, key: str, each: Union[torch.Tensor, _Float8]) -> None:
+        name = place.prefix + key
+        self.contents.tensors[name] = each
+        layers = self._names.of_experts(place, key, each.weight if isinstance(each, _Float8) else each)
+        self.contents.stored[name] = layers or self._names.of(name)
+
+    def _names_of(self, place: Place) -> tuple[str, ...]:
+        """A layer's for config.json: as its tensors are called in the file, which engines know, and as transformers has the layer,
+        whose compressed-tensors looks among its modules."""
+        name = self._names.of_layer(place.name)
+        return (name, place.name) if name != place.name and isinstance(place.module, _LAYERS) else (name,)
+
+    def _stacks_of(self, place: Place) -> dict[str, _Float8]:
+        """Stacks of experts in FP8, by their keys."""
+        module, name = place.module, self._names.of_layer(place.name)
+        if not has_stacks_in_float8(_SUBJECT, place):
+            stacks = {key: each for key in OF_EXPERTS if (each := module._parameters.get(key)) is not None and each.dim() == 3}
+            has_layers = all(self._names.of_experts(place, key, each) for key, each in stacks.items())
+            if self._scale is not None and has_layers and hasattr(module, "ingot_options"):  # of convert_experts_()
+                made = functools.partial(_Float8, (name,), kind=self._scale, of_experts=True)
+                return {key: made(weight=each, rounds_to=gathered_dtype(each)) for key, each in stacks.items()}
+            if stacks:
+                self.contents.ignored_experts.append(name)
+            return {}
+        if format_of(module) != FLOAT8:
+            raise LinearError(
+                f'{_SUBJECT} "{printable(place.name)}": has {format_of(module)} weights by activations in 16 bits, which this does '
+                "not write: save the model's state_dict()"
+            )
+        buffers = module._buffers
+        found = [key for key in buffers if f"{key}_scale_inv" in buffers]
+        return {key: _Float8((name,), buffers[key], "row", scale_inv=buffers[f"{key}_scale_inv"], of_experts=True) for key in found}
+
+    def _float8_of(self, place: Place) -> Optional[_Float8]:
+        module, names = place.module, self._names_of(place)
         if isinstance(module, FrozenFloat8Linear):
-            return _Float8(name, module.codes(), module.scale, scale_inv=module.weight_scale)
+            is_static = module.input_scale is not None
+            return _Float8(names, module.codes(), module.scale, scale_inv=module.weight_scale, is_static=is_static)
         if isinstance(module, WeightOnlyLinear):
             if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
                 raise LinearError(
-                    f'{_SUBJECT} "{printable(name)}": has {module.weight_dtype} weights with scale={module.scale}, which '
+                    f'{_SUBJECT} "{printable(place.name)}": has {module.weight_dtype} weights with scale={module.scale}, which '
                     "this does not write: save its state_dict()"
                 )
             codes = module.codes().view(_codes.FLOAT8[module.weight_dtype])
-            return _Float8(name, codes, module.scale, scale_inv=module.weight_scale)
+            return _Float8(names, codes, module.scale, scale_inv=module.weight_scale)
         if not isinstance(module, (Float8Linear, LinearParameters, _NormLinear)):
             return None
         own, pow2 = _trained_with(module, self._recipes)
         kind = self._scale or own
         if kind is None or id(module.weight) in self._tied:  # what an embedding shares is stored once, as it is
             return None
-        return _Float8(name, module.weight, kind, pow2, rounds_to=gathered_dtype(module.weight))
+        return _Float8(names, module.weight, kind, pow2, rounds_to=gathered_dtype(module.weight))
 
 
 def _fault(contents: _Contents) -> Optional[str]:
@@ -181,13 +224,11 @@ def _fault(contents: _Contents) -> Optional[str]:
             return f"{where}: is {tensor.dtype}, which safetensors files lack"
         if isinstance(each, _Float8) and each.scale_inv is None and tensor.dtype not in HIGH_PRECISION:
             return f"{where}: is {tensor.dtype}, but FP8 is cast from float32, float16 and bfloat16: convert it with .to()"
-    kinds: dict[str, list[str]] = {}
-    for each in contents.float8:
-        kinds.setdefault(each.kind, []).append(each.name or "the model itself")
-    if not kinds and not contents.stacks:
+    if not contents.float8:
         return (
             f"{_SUBJECT} model: has no layer that is stored in FP8: quantize_() it first, or quantize_experts_() for stacks of "
-            "experts, train with a recipe that casts the weights, or pass scale= for modules of ingot.nn in high precision"
+            "experts, train with a recipe that casts the weights, or pass scale= for modules of ingot.nn in high precision "
+            "and experts of convert_experts_()"
         )
     return None
 
@@ -237,17 +278,26 @@ def _of_groups(groups: dict[str, Any], ignored: list[str]) -> dict[str, Any]:
 
 def _config_of(contents: _Contents) -> dict[str, Any]:
     """Of layers with scale_inv of several kinds, each kind is a group of compressed-tensors' config that names them."""
-    kinds: dict[str, list[str]] = {}
+    static_kinds = {each.kind for each in contents.float8 if each.is_static}
+    kinds: dict[tuple[str, bool], dict[str, None]] = {}
     for each in contents.float8:
-        kinds.setdefault(each.kind, []).append(each.name)
-    if not kinds:
-        return _of_groups({"group_0": _group("row", contents.stacks, False)}, contents.ignored)
+        static = each.kind in static_kinds and not each.of_experts
+        names = map(_all_of, each.names) if each.of_experts else each.names
+        kinds.setdefault((each.kind, static), {}).update(dict.fromkeys(names))
+    if {kind for kind, _ in kinds} == {"128x128"} and len(kinds) == 1:
+        ignored = [*(names[0] for names in contents.ignored), *contents.ignored_experts]
+    else:
+        ignored = [*(name for names in contents.ignored for name in names), *map(_all_of, contents.ignored_experts)]
     if len(kinds) == 1:
-        return float8_quantization_config(next(iter(kinds)), contents.ignored, contents.static)
-    groups = {
-        f"group_{at}": _group(kind, names, kind in contents.static_kinds) for at, (kind, names) in enumerate(sorted(kinds.items()))
-    }
-    return _of_groups(groups, contents.ignored)
+        ((kind, static),) = kinds
+        return float8_quantization_config(kind, ignored, static)
+    groups = {f"group_{at}": _group(kind, [*kinds[kind, static]], static) for at, (kind, static) in enumerate(sorted(kinds))}
+    return _of_groups(groups, ignored)
+
+
+def _all_of(experts: str) -> str:
+    """compressed-tensors' name for the layers of each expert of a module."""
+    return f"re:{re.escape(experts)}\\..*"
 
 
 def save_float8_checkpoint(
@@ -256,18 +306,24 @@ def save_float8_checkpoint(
     *,
     scale: Optional[str] = None,
     scale_name: Optional[str] = None,
+    published_names: bool = True,
 ) -> dict[str, Any]:
     """Writes a model: FP8 layers as codes and scale_inv, all other tensors as they are. Returns its quantization_config.
 
     Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and the weights of trained Float8Linear
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
-    "row" or "128x128"). Experts that ingot.integrations.experts.quantize_experts_() made, alone or besides such layers, are
-    written as their buffers, which are loaded after that call on the model. Other linear layers, and those that share their
-    weight with an embedding, stay as they are and are listed as not converted. path: a .safetensors file, or a folder,
+    "row" or "128x128"). Experts that ingot.integrations.experts.quantize_experts_() made are written as they are, with a scale_inv for
+    each row; those that convert_experts_() has trained are cast with `scale`, where files of their family have a layer of each, and
+    stay in high precision without. Other linear layers, and those that share their weight with an embedding, stay as they are; with
+    experts and routers in high precision they are listed as not converted. path: a .safetensors file, or a folder,
     which gets model.safetensors and a config.json, that of the model's `config` or what was there, with
-    quantization_config, and generation_config.json for a model that has one. Names are those of the model without wrappers
-    (torch.compile, checkpoint_wrapper, DDP). scale_name: weight_scale or weight_scale_inv; default: as engines expect for
-    the layout. All bits of codes and scale_inv come back by load_float8_checkpoint().
+    quantization_config, and generation_config.json for a model that has one.
+
+    Names are those of the model without wrappers (torch.compile, checkpoint_wrapper, DDP). Of a mixture of experts whose family
+    docs/checkpoints.md has (config.model_type) they are those of its published files, as transformers' save_pretrained() writes them:
+    the layers of each expert instead of a stack, Mixtral's block_sparse_moe; those of the model with published_names=False. scale_name:
+    weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and scale_inv come back by
+    load_float8_checkpoint(), those of quantized experts after quantize_experts_().
 
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
@@ -286,7 +342,7 @@ def save_float8_checkpoint(
     ranks = Ranks([*model.parameters(), *model.buffers()])
     contents, fault = _Contents(), None
     try:
-        contents = _Collector(model, scale, scale_name).contents
+        contents = _Collector(model, scale, FileNames(model, published_names)).contents
         fault = _fault(contents)
     except LinearError as error:
         fault = str(error)
@@ -326,31 +382,52 @@ def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks, step
     fault: Optional[str] = None
     for name, each in contents.tensors.items():
         value = whole(each.weight if isinstance(each, _Float8) else each)
+        scale_inv = whole(each.scale_inv) if isinstance(each, _Float8) and each.scale_inv is not None else None
         step()
         if not ranks.writes or fault is not None:
             continue
         try:
-            if isinstance(each, _Float8):
-                codes, scale_inv = value, each.scale_inv
-                if scale_inv is None:
-                    value = value.to(each.rounds_to or value.dtype)
-                    codes, scale_inv = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
-                    codes = codes.view(torch.float8_e4m3fn)
-                    if not scale_inv.isfinite().all():
-                        raise LinearError(
-                            f'{_SUBJECT} "{printable(name)}": has values that are Inf or NaN, which would spoil all that share '
-                            "their factor: mend the weight first"
-                        )
-                of_kind = "weight_scale_inv" if each.kind == "128x128" else "weight_scale"
-                tensors[name] = _on_host(codes)
-                tensors[name.removesuffix("weight") + (scale_name or of_kind)] = _on_host(scale_inv)
-            else:
-                tensors[name] = _on_host(value)
+            for stored, part, of_part in _parts(contents.stored[name], value, scale_inv):
+                if isinstance(each, _Float8) and of_part is None:
+                    part, of_part = _cast(each, name, part)
+                tensors[stored] = _on_host(part)
+                if of_part is not None:
+                    tensors[_name_of_scale(stored, each.kind, scale_name)] = _on_host(of_part)
         except Exception as error:
             if not ranks.several:
                 raise
             fault = str(error) if isinstance(error, LinearError) else f'{_SUBJECT} "{printable(name)}": {error}'
     return tensors, fault
+
+
+def _cast(each: _Float8, name: str, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    codes, scale_inv = _codes.cast(value.to(each.rounds_to or value.dtype), "e4m3fn", each.kind, each.pow2, each.names[0])
+    if not scale_inv.isfinite().all():
+        raise LinearError(
+            f'{_SUBJECT} "{printable(name)}": has values that are Inf or NaN, which would spoil all that share their factor: mend the '
+            "weight first"
+        )
+    return codes.view(torch.float8_e4m3fn), scale_inv
+
+
+def _parts(
+    names: Union[str, list[str]], value: torch.Tensor, scale_inv: Optional[torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor, Optional[torch.Tensor]]]:
+    """What the file has of a tensor. Layers of experts are parts of a stack's rows, and each row's scale_inv a row of its own."""
+    if isinstance(names, str):
+        yield names, value, scale_inv
+        return
+    count = len(names)
+    scales = [None] * count if scale_inv is None else scale_inv.reshape(count, -1, 1).unbind()
+    yield from zip(names, value.reshape(count, -1, value.shape[-1]).unbind(), scales)
+
+
+def _name_of_scale(weight: str, kind: str, given: Optional[str]) -> str:
+    """A stack of experts by another name has its scale_inv as a buffer of the model has it."""
+    prefix, is_weight, rest = weight.rpartition("weight")
+    if not is_weight or rest:
+        return f"{weight}_scale_inv"
+    return prefix + (given or ("weight_scale_inv" if kind == "128x128" else "weight_scale"))
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,14 +43,20 @@ def find_rows(reader: Reader, weights: StoredWeights, place: Place) -> Dict[str,
     which is each row's. Raises LinearError for others, which are decoded into the model's own stacks alone."""
     found = {}
     for key, stack in place.module._buffers.items():
+        name = place.prefix + key
         is_codes = f"{key}{_SCALE}" in place.module._buffers and not is_weight_only(place.module, key)
-        if not is_codes or place.prefix + key in reader.names:
+        if not is_codes or f"{name}{_SCALE}" in reader.names:
             continue
-        parts = [weights.of(name) for name in parts_of_stack(place, key, stack)]
+        if name in reader.names:
+            names, expected = [name], tuple(stack.shape)
+        else:
+            names = parts_of_stack(place, key, stack)
+            expected = (stack.shape[1] * stack.shape[0] // max(len(names), 1), stack.shape[2])
+        parts = [weights.of(each) for each in names]
         if parts and all(parts):
             found[key] = parts
             for weight in parts:
-                _check_rows(reader, weight, (stack.shape[1] * stack.shape[0] // len(parts), stack.shape[2]))
+                _check_rows(reader, weight, expected)
     return found
 
 
@@ -68,6 +74,8 @@ def _check_rows(reader: Reader, weight: StoredWeight, expected: Tuple[int, int])
 
 def _is_of_rows(reader: Reader, weight: StoredWeight) -> bool:
     """Has each row one scale_inv, its own or that of all?"""
+    if len(weight.shape) == 3:
+        return weight.scales is not None and reader.facts(weight.scales)[1] in (weight.shape[:2], (*weight.shape[:2], 1))
     rows = weight.shape[0]
     return weight.scales is None or matrix_of(reader.facts(weight.scales)[1]) in ((), (1,), (1, 1), (rows,), (rows, 1))
 
@@ -106,7 +114,10 @@ def _checked(reader: Reader, weights: StoredWeights, name: str, form: WeightForm
 def read_codes(reader: Reader, weights: List[StoredWeight], place: Place, key: str) -> Dict[str, torch.Tensor]:
     """The stack's buffers, by their names, on the host."""
     if len(weights) == 1 and len(weights[0].shape) == 3:
-        return buffers_of_codes(place.module, key, *read_operands(reader, weights[0]))
+        codes, scale_inv = read_operands(reader, weights[0])
+        if is_weight_only(place.module, key):
+            return buffers_of_codes(place.module, key, codes, scale_inv)
+        return {key: codes, f"{key}{_SCALE}": scale_inv.reshape(codes.shape[:2])}
     each = [read_operands(reader, weight) for weight in weights]
     experts = place.module._buffers[key].shape[0]
     codes = torch.cat([codes for codes, _ in each]).unflatten(0, (experts, -1))
