@@ -46,6 +46,13 @@ FAMILIES = {
     "dots1": {**ROUTED, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
     "hunyuan_v1_moe": {"num_experts": 4, "intermediate_size": 32, "moe_topk": 2},
     "jamba": {"num_experts": 4, "intermediate_size": 32, "attn_layer_period": 1, "attn_layer_offset": 0, "use_mamba_kernels": False},
+    **dict.fromkeys(
+        ("afmoe", "cohere2_moe", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "mellum", "qwen3_5_moe_text", "solar_open"),
+        {
+            **OF_DEEPSEEK, "num_experts": 4, "shared_expert_intermediate_size": 32, "n_shared_experts": 1, "index_n_heads": 2,
+            "index_head_dim": 16, "moe_topk": 2, "expert_ffn_hidden_size": 32, "ffn_hidden_size": 96,
+        },
+    ),
     "llama": {"intermediate_size": 96},  # no experts
     "gpt_oss": {**LOCAL, "layer_types": ["full_attention"] * 2, "sliding_window": 16},  # no other names
     "llama4_text": {**LOCAL, "intermediate_size_mlp": 64, "interleave_moe_layer_step": 1, "head_dim": 16},

@@ -19,7 +19,7 @@ from ingot.nn import FrozenFloat8Config, convert, load_float8_checkpoint, quanti
 
 WHOLE = ("gpt_oss", "llama4_text")  # files have stacks, as the model has them: (experts, K, N)
 STACKS = ("granitemoe", "granitemoeshared", "granitemoehybrid", "hy_v4")  # files have stacks (experts, N, K)
-WITHOUT_EXPERTS = ("llama4_text",)  # which ingot.integrations.experts does not take
+WITHOUT_EXPERTS = ("llama4_text", "longcat_flash")  # which ingot.integrations.experts does not take
 IN_CI = ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "hy_v4", "laguna", "qwen3_moe", "gpt_oss")
 
 
@@ -164,7 +164,7 @@ def test_transformers_reads_the_folder(tmp_path, family, kind):
     for name, value in plain.state_dict().items():
         if kind == "128x128" and any(size > 128 and size % 128 for size in value.shape):
             continue  # it takes the rows over the number of blocks for a block's
-        check_rounded(found[name], value, value.abs().max() / 448, more=2.0**-3)  # products of bfloat16
+        check_rounded(found[name], value, value.abs().max() / 224, more=2.0**-3)  # powers of two; products of bfloat16
 
 
 @torch.no_grad()

@@ -100,7 +100,8 @@ _FAMILIES = {
     **dict.fromkeys(
         (
             "qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe", "flex_olmo", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1",
-            "hunyuan_v1_moe", "jamba",
+            "hunyuan_v1_moe", "jamba", "afmoe", "cohere2_moe", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "mellum",
+            "qwen3_5_moe_text", "solar_open",
         ),
         (),
     ),
