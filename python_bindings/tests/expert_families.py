@@ -33,6 +33,11 @@ FAMILIES = {
     "exaone_moe": {**QWEN, "n_group": 1, "topk_group": 1},  # e_score_correction_bias
     "hy_v3": {**QWEN, "first_k_dense_replace": 0},  # router.gate, expert_bias, shared_mlp
     "hy_v4": {**QWEN, **LATENT, "first_k_dense_replace": 0, "num_key_value_heads": 4},  # hc_pre, linear_gate, learnable_sink_param
+    "kimi_linear": {  # block_sparse_moe, w1, w2, w3, forget_gate, and three convolutions instead of one
+        **LATENT, "num_local_experts": 4, "moe_intermediate_size": 32, "intermediate_size": 96, "num_key_value_heads": 4,
+        "linear_num_heads": 4, "linear_head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["sparse"] * 2,
+    },
     "laguna": {**QWEN, "shared_expert_intermediate_size": 32},  # experts.e_score_correction_bias, shared_expert
     "mimo_v2_flash": ROUTED,  # attention_sink_bias
     "qwen2_moe": {**QWEN, "shared_expert_intermediate_size": 32},

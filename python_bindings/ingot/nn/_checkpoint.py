@@ -26,14 +26,13 @@ from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark, may_be_codes
 from ._checkpoint_names import Place, check_model, places, trains_a_copy, unwrapped
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
-from ._checkpoint_renames import OF_EXPERTS, parts_of_stack, renames
+from ._checkpoint_renames import parts_of_layer, parts_of_stack, renames
 from ._checkpoint_stacks import find_codes, find_rows, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
 from ._expert_scales import ExpertScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
-from ._mlp import GatedMlp
 from ._stored_linear import StoredLinear
 from ._weight_only import WeightOnlyLinear
 
@@ -296,15 +295,13 @@ class _Plan:
 
     def _sources(self, place: Place, key: str, tensor: torch.Tensor) -> list[str]:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
-        there, and a stack of experts the weights of their layers."""
+        there, convolutions three, and a stack of experts the weights of their layers."""
         name = place.prefix + key
         if self._has(name):
             return [name]
-        if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
-            above = place.name.removesuffix("gate_up_proj")
-            parts = [f"{above}{part}.{key}" for part in OF_EXPERTS["gate_up_proj"]]
-            if all(self._has(part) for part in parts):
-                return parts
+        parts = parts_of_layer(place, key)
+        if parts and all(self._has(part) for part in parts):
+            return parts
         parts = parts_of_stack(place, key, tensor) if _is_high(tensor.dtype) else []
         return parts if all(self._has(part) for part in parts) else []
 
@@ -361,7 +358,7 @@ class _Plan:
                     self.stacked.append(self.reader.stored(name))
             shapes.append(shape)
         shape = shapes[0]
-        if len(tensor.shape) == 3 and of_layers:
+        if len(tensor.shape) == 3 and of_layers and len(shape) != 3:
             experts, rows, columns = tensor.shape
             expected = (rows * experts // len(shapes), columns)
             for name, each in zip(names, shapes):

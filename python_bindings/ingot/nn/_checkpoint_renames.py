@@ -56,6 +56,7 @@ _RULES = _rules(
     (r"hc_pre\.hc_head\.hc_head_", "hc_head.hc_"),
     (r"linear_gate\.", "gate_proj."),
     (r"self_attn\.learnable_sink_param", "self_attn.sinks"),
+    (r"self_attn\.(f_[ab]_proj\.|dt_bias|A_log)", r"self_attn.forget_gate.\1"),  # Kimi Linear
 )
 
 # What files call what transformers 5 calls otherwise, besides the layers of each expert: by model_type.
@@ -92,6 +93,11 @@ _FAMILIES = {
         (r"gate_proj\.", "linear_gate."),
         (r"self_attn\.sinks", "self_attn.learnable_sink_param"),
     ),
+    "kimi_linear": (
+        *_LETTERS,
+        (r"mlp\.(?=(?:gate|experts|shared_experts)\.)", "block_sparse_moe."),  # not of the first layers, which have no experts
+        (r"self_attn\.forget_gate\.", "self_attn."),
+    ),
     "laguna": (
         (r"mlp\.gate\.e_score_correction_bias", "mlp.experts.e_score_correction_bias"),
         (r"mlp\.shared_experts\.", "mlp.shared_expert."),
@@ -107,6 +113,7 @@ _FAMILIES = {
     ),
 }  # fmt: skip
 _OF_STACKS = ("granitemoe", "granitemoeshared", "granitemoehybrid", "hy_v4")  # of which files have stacks, as the model has them
+_JOINED = {"conv1d": ("q_conv1d", "k_conv1d", "v_conv1d")}  # what a model has as one layer, and files of kimi_linear as these
 _OF_STACK = re.compile(r"(_weight)?(_scale|_scale_inv|_input_scale|_packed|[_.]blocks|[_.]scales)$")
 
 
@@ -116,11 +123,20 @@ def parts_of_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
     return [f"{place.prefix}{expert}.{part}.weight" for expert in range(stack.shape[0]) for part in parts]
 
 
+def parts_of_layer(place: Place, key: str) -> list[str]:
+    """What files may call the layers that the model has as one, below each other; none if it is no such layer."""
+    is_pair = isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj"
+    parts = OF_EXPERTS["gate_up_proj"] if is_pair else _JOINED.get(place.key, ())
+    above = place.name.removesuffix(place.key)
+    return [f"{above}{part}.{key}" for part in parts]
+
+
 class FileNames:
     """What the published files of a model's family call its tensors and layers. published: False for the model's own names."""
 
     def __init__(self, model: torch.nn.Module, published: bool = True) -> None:
         family = getattr(getattr(unwrapped(model), "config", None), "model_type", None) if published else None
+        self._divides = family == "kimi_linear"
         self._has_layers = family in _FAMILIES and family not in _OF_STACKS
         self._rules = _rules(*_FAMILIES.get(family, ()))
 
@@ -136,6 +152,10 @@ class FileNames:
     def of_experts(self, place: Place, key: str, tensor: torch.Tensor) -> List[str]:
         """The weights of each expert's layers, if files of the family have these instead of a stack; else none."""
         return [self.of(part) for part in parts_of_stack(place, key, tensor)] if self._has_layers else []
+
+    def of_parts(self, place: Place, key: str, tensor: torch.Tensor) -> List[str]:
+        """Those, or of the layers that files of the family have instead of one; else none."""
+        return self.of_experts(place, key, tensor) or (parts_of_layer(place, key) if self._divides else [])
 
 
 def renames(names: set[str], places: Iterable[Place]) -> dict[str, str]:
@@ -164,9 +184,7 @@ class _Wanted:
             module = place.module
             if isinstance(module, StoredLinear):
                 self._layers.add(place.name)
-            if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
-                above = place.name.removesuffix("gate_up_proj")
-                self._layers.update(above + part for part in OF_EXPERTS["gate_up_proj"])
+            self._layers.update(part.removesuffix(".weight") for part in parts_of_layer(place, "weight"))
             for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
                 if tensor is not None:
                     self._add(place, key, tensor)

@@ -65,7 +65,7 @@ class _Float8:
 @dataclasses.dataclass
 class _Contents:
     """What a file gets, in its order and by the model's names: tensors as they are, and weights in FP8. stored: what the file calls
-    each of them, a list for the layers that it has of a stack of experts."""
+    each of them, a list for the layers that it has of a stack of experts or of one layer."""
 
     tensors: dict[str, Union[torch.Tensor, _Float8]] = dataclasses.field(default_factory=dict)
     stored: dict[str, Union[str, list[str]]] = dataclasses.field(default_factory=dict)
@@ -159,8 +159,8 @@ class _Collector:
     def _put(self, place: Place, key: str, each: Union[torch.Tensor, _Float8]) -> None:
         name = place.prefix + key
         self.contents.tensors[name] = each
-        layers = self._names.of_experts(place, key, each.weight if isinstance(each, _Float8) else each)
-        self.contents.stored[name] = layers or self._names.of(name)
+        parts = self._names.of_parts(place, key, each.weight if isinstance(each, _Float8) else each)
+        self.contents.stored[name] = parts or self._names.of(name)
 
     def _names_of(self, place: Place) -> tuple[str, ...]:
         """A layer's for config.json: as its tensors are called in the file, which engines know, and as transformers has the layer,
@@ -418,8 +418,10 @@ def _parts(
         yield names, value, scale_inv
         return
     count = len(names)
+    is_stack = count % value.shape[0] == 0  # of experts; else of rows
+    rows = value.flatten(0, 1) if is_stack else value
     scales = [None] * count if scale_inv is None else scale_inv.reshape(count, -1, 1).unbind()
-    yield from zip(names, value.reshape(count, -1, value.shape[-1]).unbind(), scales)
+    yield from zip(names, rows.unflatten(0, (count, -1)).unbind(), scales)
 
 
 def _name_of_scale(weight: str, kind: str, given: Optional[str]) -> str:
