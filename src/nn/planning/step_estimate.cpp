@@ -49,25 +49,25 @@ constexpr std::int64_t kBlockRows = 128;
 // What a recipe sends (docs/distributed.md).
 struct Wire {
   std::string_view recipe;
-  bool alternates = false;     // are forward's codes and backward's different ones?
-  bool rows = false;           // a scale_inv for each row, which ranks gather in each step
-  bool blocks = false;         // for each block
-  int maxima = 0;              // reduced for each weight: none, one, or (2) one for each column
-  bool has_one_scale = false;  // so that tensor parallelism may have split the weight, too
-  double input_bytes = 2;      // for each element that a column-parallel layer gathers in forward
-  double input_scales = 0;     // and for each token
-  double grad_bytes = 2;       // for each element that a row-parallel layer gathers in backward
-  int tensor_maxima = 0;       // all-reduces of one maximum, in a pair of layers that ranks divide
+  bool alternates = false;    // are forward's codes and backward's different ones?
+  bool rows = false;          // a scale_inv for each row, which ranks gather in each step
+  bool blocks = false;        // for each block
+  int maxima = 0;             // reduced for each weight: none, one, or (2) one for each column
+  bool of_all_parts = false;  // the maximum is that of the whole weight where tensor parallelism has split it, too
+  double input_bytes = 2;     // for each element that a column-parallel layer gathers in forward
+  double input_scales = 0;    // and for each token
+  double grad_bytes = 2;      // for each element that a row-parallel layer gathers in backward
+  int tensor_maxima = 0;      // all-reduces of one maximum, in a pair of layers that ranks divide
 };
 constexpr std::array kWires{
     Wire{.recipe = "high_precision"},
     Wire{.recipe = "tensorwise",
          .maxima = 1,
-         .has_one_scale = true,
+         .of_all_parts = true,
          .input_bytes = 1,
          .grad_bytes = 1,
          .tensor_maxima = 4},
-    Wire{.recipe = "delayed", .maxima = 1, .has_one_scale = true, .input_bytes = 1, .grad_bytes = 1},
+    Wire{.recipe = "delayed", .maxima = 1, .of_all_parts = true, .input_bytes = 1, .grad_bytes = 1},
     Wire{.recipe = "rowwise", .alternates = true, .rows = true, .maxima = 2},
     Wire{.recipe = "rowwise_folded", .rows = true, .input_bytes = 1, .input_scales = 4},
     Wire{.recipe = "rowwise_with_gw_hp", .alternates = true, .rows = true, .maxima = 1},
@@ -116,6 +116,7 @@ class Estimator {
     add_rest_of_layer();
     add_outer();
     add_collectives();
+    add_scales();
     add_tensor_collectives();
     step_.memory_bytes = memory();
     step_.gpu_bytes = row_named(kMeasuredGpus, &MeasuredGpu::name, of_.gpu, "gpu").memory_bytes;
@@ -141,7 +142,6 @@ class Estimator {
 
   // The reason why FSDP2 gathers a weight of this many rows in 16 bits. It is empty where FSDP2 gathers codes.
   std::string why_16_bits(std::int64_t rows) const {
-    if (!wire_.has_one_scale && tensor_ > 1) return "tensor parallelism has split them and they have several scales";
     if (cuts_blocks(wire_, rows, shards_)) {
       return fmt::format("{} rows over {} ranks are no multiple of {}", rows, shards_, kBlockRows);
     }
@@ -265,17 +265,29 @@ class Estimator {
     const auto copies = number(of_.mesh.replicas);
     step_.sent.weights = (n - 1) * (2 * layers * layer_.gathered + outer_.gathered);
     step_.sent.gradients = kGradientBytes * parameters() * ((n - 1) + 2 * (copies - 1) / copies);
-    if (maxima_ > 0) {  // one all-reduce for all, after the optimizer
+  }
+
+  // Of codes that are gathered, after the optimizer: one all-reduce of maxima over each group, and one gather.
+  void add_scales() {
+    const RankGroup shards = shard_group(of_.mesh);
+    const auto layers = number(model_.layers);
+    const auto add = [&](double ms) {
+      step_.weights_ms += ms;
+      step_.exposed_ms += ms;
+    };
+    const auto reduce = [&](const RankGroup& group) {
       const double bytes = 4 * layers * maxima_;
-      step_.sent.maxima = 2 * (n - 1) / n * bytes;
-      step_.weights_ms += all_reduce_ms(shards, of_.links, bytes);
-      step_.exposed_ms += all_reduce_ms(shards, of_.links, bytes);
+      step_.sent.maxima += 2 * (number(group.ranks) - 1) / number(group.ranks) * bytes;
+      add(all_reduce_ms(group, of_.links, bytes));
+    };
+    if (maxima_ > 0) {
+      reduce(shards);
+      if (wire_.of_all_parts && tensor_ > 1) reduce(tensor_group(of_.mesh));
     }
-    if (scale_inv_bytes_ > 0) {  // likewise one gather
+    if (scale_inv_bytes_ > 0) {
       const double bytes = layers * scale_inv_bytes_;
-      step_.sent.weights += (n - 1) * bytes;
-      step_.weights_ms += gather_ms(shards, of_.links, n * bytes);
-      step_.exposed_ms += gather_ms(shards, of_.links, n * bytes);
+      step_.sent.weights += (number(shards_) - 1) * bytes;
+      add(gather_ms(shards, of_.links, number(shards_) * bytes));
     }
   }
 
