@@ -436,7 +436,7 @@ def divided(meshes, fsdp_dims):
             parallelize_module(net, mesh["tp"], plan)
 
         data = dist.get_rank() // mesh["tp"].size()
-        yield How(model=Row.blocks, before=before, data=data, casts_first=True, options={"mesh": mesh_of_data})
+        yield How(model=Row.blocks, before=before, data=data, options={"mesh": mesh_of_data})
 
 
 def two_dimensions(row, rank):

@@ -19,7 +19,7 @@ from sharded_situations import ROWS
 COLUMNS = {
     "f32 parameters": (situations.in_float32, "rowwise_with_gw_hp"),
     "bf16 parameters": (situations.in_bfloat16, "ingot.float8 tensorwise"),
-    "mixed precision": (situations.resharded, "rowwise"),
+    "mixed precision": (situations.resharded, "experts rowwise"),
     "kept after forward": (situations.kept, "experts tensorwise"),
     "HSDP": (situations.hsdp, "experts blockwise"),
     "CPU offload": (situations.offloaded, "rowwise_folded"),
@@ -31,7 +31,7 @@ COLUMNS = {
     "checkpoint_wrapper, selective": (situations.selective, "rowwise_with_gw_hp"),
     "checkpoint()": (situations.called, "delayed"),
     "checkpoint(), selective": (situations.selective_call, "rowwise"),
-    "2-D: FSDP x TP": (situations.two_dimensions, "experts rowwise"),
+    "2-D: FSDP x TP": (situations.two_dimensions, "rowwise"),
     "3-D: HSDP x TP": (situations.three_dimensions, "ingot.float8 tensorwise"),
     "DCP, n to m ranks": (checkpoints.other_ranks, "ingot.float8 rowwise"),
     "to nn.Linear": (checkpoints.as_linear, "delayed"),

@@ -337,7 +337,7 @@ def test_stacks_of_experts_have_the_bits_of_each(experts, kinds):
     made, other = ShardCast(torch.bfloat16, rows_of(stack)), ShardCast(None, rows_of(weight))
     of_parts = [made] * len(sides) + [other]
     plan, reduced = ShardPlan(parts, of_parts, 2), []
-    plan.run(Asks(lambda maxima: reduced.append(maxima.numel()) or maxima, lambda scale_inv: torch.cat((scale_inv, scale_inv + 1))))
+    plan.run(Asks(lambda maxima, _: reduced.append(maxima.numel()) or maxima, lambda scale_inv: torch.cat((scale_inv, scale_inv + 1))))
     assert reduced == [1]  # that of the matrix
     codes = CodesPlan(parts, of_parts, torch.empty(CodesPlan.size(parts), dtype=torch.uint8))
     codes.run()

@@ -111,8 +111,8 @@ WeightWithStaticFloat8CastTensor = WeightWithDynamicFloat8CastTensor
 
 
 def precompute_float8_dynamic_scale_for_fsdp(module: nn.Module) -> None:
-    """Computes the scales of all weights that FSDP2 gathers in FP8, with one all-reduce for each mesh dimension that they are
-    sharded over, and one all-gather where rows have scales. To be called after optimizer.step(), on every rank: without it
+    """Computes the scales of all weights that FSDP2 gathers in FP8, with at most one all-reduce for each mesh dimension that they
+    are sharded over, and one all-gather where rows have scales. To be called after optimizer.step(), on every rank: without it
     each gather asks the other ranks for the scales of what it gathers.
 
     The first call for a module also asks whether all ranks have the same weights to gather, and raises RuntimeError on

@@ -205,8 +205,9 @@ def _is_part(module: torch.nn.Module) -> bool:
 
 def precompute_float8_all_gather(model: torch.nn.Module) -> None:
     """Finds the scales of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh, and one gather of
-    the scale_inv of rows and blocks; to be called after optimizer.step(), on every rank. Without it each gather asks the other
-    ranks for the scales of what it gathers.
+    the scale_inv of rows and blocks; with tensor parallelism one more reduction, over its mesh, where the scale of a divided weight is
+    that of all its parts ("tensorwise", "delayed"). To be called after optimizer.step(), on every rank. Without it each gather asks
+    the other ranks for the scales of what it gathers.
 
     Raises LinearError, on every rank, where ranks hold other weights to gather.
     """

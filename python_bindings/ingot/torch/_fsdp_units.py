@@ -5,7 +5,7 @@ for what is read here, nothing is known, and weights are gathered as if everythi
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import torch
 from torch.distributed import _composable_state
@@ -83,10 +83,25 @@ class Unit:
         return bool(self.parameter.is_dtensor)
 
     @property
+    def _split(self) -> Any:
+        """How it has split it: a DTensorSpec, whose name depends on the version of PyTorch; None if it has not."""
+        if not self.is_split_again:
+            return None
+        return getattr(self.parameter, "_unsharded_dtensor_spec", None) or self.parameter._tp_spec
+
+    @property
     def is_split_along_rows(self) -> bool:
         """Has the other parallelism split its first dimension alone, as expert parallelism does?"""
-        spec = getattr(self.parameter, "_unsharded_dtensor_spec", None) or getattr(self.parameter, "_tp_spec", None)
-        return spec is not None and all(place.is_replicate() or place.is_shard(0) for place in spec.placements)
+        return self._split is not None and all(place.is_replicate() or place.is_shard(0) for place in self._split.placements)
+
+    @property
+    def others(self) -> Tuple[Tuple[Any, int], ...]:
+        """The ranks that the other parallelism has split it over: meshes, each with its dimension."""
+        split = self._split
+        if split is None:
+            return ()
+        dims = enumerate(split.placements)
+        return tuple((split.mesh, dim) for dim, place in dims if not place.is_replicate() and split.mesh.size(dim) > 1)
 
     @property
     def gathered_dtype(self) -> torch.dtype:
@@ -121,7 +136,8 @@ def unit_of(parameter: torch.Tensor) -> Optional[Unit]:
                     sharded = each.sharded_param
                     if sharded is parameter or sharded._local_tensor is parameter:
                         unit = Unit(group, each)
-                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward, unit.ranks, unit.shards, unit.whole  # there?
+                        unit.reshards, unit.is_split_again, unit.others, unit.gathered_dtype, unit.is_backward, unit.ranks  # there?
+                        unit.shards, unit.whole
                         each._module_info.module
                         return unit
     except AttributeError:

@@ -35,6 +35,11 @@ class Casts(NamedTuple):
         """Do forward and backward read different codes?"""
         return self.output != self.grad_input
 
+    @property
+    def is_of_all_parts(self) -> bool:
+        """Is its scale that of the whole weight where tensor parallelism divides it? All others are those of a rank's part."""
+        return self.output == self.grad_input == "tensor"
+
     def kind(self, backward: bool) -> str:
         return self.grad_input if backward else self.output
 
@@ -147,7 +152,7 @@ class GatheredWeight(torch.Tensor):
         if func is aten.as_strided.default and _is_first_rows(source, *args[1:]):
             views = [None if each is None else func(each, *args[1:]) for each in (source.codes, source.second_codes)]
             return source._like(*views)
-        if func in (aten.view.default, aten._unsafe_view.default) and tuple(args[1]) == tuple(source.shape):
+        if func in _VIEWS and tuple(getattr(args[1], "shape", args[1])) == tuple(source.shape):
             return source._like(source.codes, source.second_codes)
         raise LinearError(
             f"{func} of a weight that FSDP has gathered in FP8, which Ingot's layers multiply by and nothing else can "
@@ -155,6 +160,10 @@ class GatheredWeight(torch.Tensor):
         )
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+# By a size, or as another tensor: a DTensor's local one in inference mode.
+_VIEWS = {aten.view.default, aten._unsafe_view.default, aten.view_as.default}
 
 
 def _is_first_rows(weight: GatheredWeight, size, stride, offset: int = 0) -> bool:

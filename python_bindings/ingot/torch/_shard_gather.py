@@ -17,8 +17,8 @@ from ._fsdp_units import Unit, unit_of
 from ._gathered_weight import Casts
 from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
-from ._shard_plan import Asks, CodesPlan, Part, ShardPlan
-from ._sharded_weight import ShardedWeight, gathered_of, is_in_high_precision, largest_of, rows_sent, was_gathered
+from ._shard_plan import CodesPlan, Part, ShardPlan
+from ._sharded_weight import ShardedWeight, asks_of, gathered_of, is_in_high_precision, largest_of, over, was_gathered
 
 _GATHERED_AS = "_gathered_as"
 
@@ -116,10 +116,7 @@ def _groups(module: torch.nn.Module) -> Dict[_Group, List[Tuple[str, DTensor]]]:
 
 def _over(group: _Group, values: torch.Tensor, reduce: Callable) -> torch.Tensor:
     mesh, sharded = group
-    values = values.to(mesh.device_type)
-    for dim in sharded:
-        values = reduce(values, (mesh, dim))
-    return values
+    return over([(mesh, dim) for dim in sharded], values, reduce)
 
 
 def _maximum(group: _Group, values: torch.Tensor) -> torch.Tensor:
@@ -214,8 +211,8 @@ def _difference(group: _Group, facts: List[_Facts]) -> str:
 @torch.no_grad()
 def precompute(module: torch.nn.Module) -> None:
     """Finds the scales of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh they are
-    sharded over. The first call for a module also asks whether all ranks have the same weights, and raises LinearError on each
-    of them if not."""
+    sharded over, and one more for the scales of weights whose parts the ranks of another mesh have. The first call for a module also
+    asks whether all ranks have the same weights, and raises LinearError on each of them if not."""
     groups = _groups(module)
     _agree(module, groups)
     for group, weights in groups.items():
@@ -258,11 +255,7 @@ def _scale_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]
             return
         plans[group] = scales
     parameters = [parameters[at] for at in scales.at]
-    shards = _ranks(group, _unit_of(parameters[0]))[1]
-    asks = Asks(
-        lambda maxima: _maximum(group, maxima).to(maxima.device),
-        lambda scale_inv: gathered_of(scale_inv.to(group[0].device_type), shards),
-    )
+    asks = asks_of(_ranks(group, _unit_of(parameters[0]))[1])
     scales.plan.run(asks, [scale for parameter in parameters for scale in parameter._local_tensor.delayed_scales()])
     if scales.kept is not None:
         scales.kept.run()
@@ -300,8 +293,8 @@ def _parts(group: _Group, parameter: DTensor) -> List[Part]:
     weight = parameter._local_tensor
     unit = _unit_of(parameter)
     gathered, whole = (weight.dtype, parameter.shape) if unit is None else (unit.gathered_dtype, unit.whole)
-    of_all = (gathered if weight._rounds else None, rows_sent(_ranks(group, unit)[0], whole, weight._tensor), whole[0])
-    return [Part(weight.shard_values(), weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
+    how = gathered if weight._rounds else None, _ranks(group, unit)[0], whole, unit
+    return [weight.part(side, *how) for side in ((0, 1) if weight._casts.alternates else (0,))]
 
 
 def _unit_of(parameter: DTensor) -> Optional[Unit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,7 +18,8 @@ from ._shard_casts import OwnScale, ShardCast, codes_of, rounded, rows_of
 class Part(NamedTuple):
     """One side of a weight's cast: a shard's values (n, K), or (n, N, K) of n experts, contiguous, how they are cast, for forward
     (0) or backward (1), the dtype that they are rounded to first, or None, how many rows or experts a rank sends, n or more, and
-    how many the whole weight has."""
+    how many the whole weight has. others: the ranks that have other parts of a weight that tensor parallelism divides, whose
+    maxima its scale is of, too: meshes, each with its dimension."""
 
     values: torch.Tensor
     casts: Casts
@@ -26,6 +27,7 @@ class Part(NamedTuple):
     dtype: Optional[torch.dtype]
     rows: int
     whole: int
+    others: Tuple[Tuple[Any, int], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -92,8 +94,9 @@ class ShardPlan:
     """Finds the scales of the parts, again and again. Each has a ShardCast's tensors, which are written in place; parts of one
     weight that have the same `cast` share it. ranks: how many share each weight's rows.
 
-    Maxima, scales and scale_inv have the same order: one element for each weight with one scale, then those of columns, then
-    those of this rank's rows, blocks and experts, as many of each weight as the longest shard has, which ranks send to each other.
+    Maxima, scales and scale_inv have the same order: one element for each weight with one scale, by the `others` that it is asked
+    of, then those of columns, then those of this rank's rows, blocks and experts, as many of each weight as the longest shard has,
+    which ranks send to each other.
     """
 
     @torch.inference_mode(False)  # later steps write what is made in whatever mode
@@ -103,10 +106,12 @@ class ShardPlan:
         for part in parts:
             if part.rows < part.values.shape[0]:
                 raise LinearError(f"a shard of {part.values.shape[0]} rows cannot be sent as {part.rows} rows")
-        order = sorted(zip(parts, casts), key=lambda each: 0 if each[0].has_one_scale else 1 if each[0].is_shared else 2)
+        all_others = list(dict.fromkeys(part.others for part in parts))
+        place_of = lambda part: (0, all_others.index(part.others)) if part.has_one_scale else (1 if part.is_shared else 2, 0)
+        order = sorted(enumerate(zip(parts, casts)), key=lambda each: place_of(each[1][0]))
         places, sizes = [], []  # of each, in the order
         floats = self._ones = self._shared = 0
-        for part, _ in order:
+        for _, (part, _) in order:
             places.append(floats)
             sizes.append(part.scale_inv_count(part.values.shape[0] if part.is_shared else part.rows))
             is_read = not part.has_one_scale and (part.is_shared or ranks == 1)
@@ -115,6 +120,11 @@ class ShardPlan:
                 self._ones = floats
             if part.is_shared:
                 self._shared = floats
+        self._asked = {(): slice(0, self._shared)} if ranks > 1 and self._shared else {}  # whose maxima, of which ranks
+        for (_, (part, _)), place in zip(order, places):
+            if part.others:
+                begin = self._asked.get(part.others, slice(place, place)).start
+                self._asked[part.others] = slice(begin, place + 1)
         f32 = {"dtype": torch.float32, "device": parts[0].values.device}
         self._amax, self._scales = torch.zeros(floats, **f32), torch.ones(floats, **f32)
         self._one_inv, self._scale_inv = torch.zeros(self._ones, 4, **f32), torch.zeros(floats - self._ones, **f32)
@@ -122,18 +132,19 @@ class ShardPlan:
         self._split: List[int] = []
         delayed = []
         sets: dict = {}  # of each shard
-        for (part, cast), place, size in zip(order, places, sizes):
+        for (at, (part, cast)), place, size in zip(order, places, sizes):
             count = part.scale_inv_count(part.values.shape[0])
             own = OwnScale(self._amax[place : place + count], self._scales[place : place + count])
             cast.own[part.side] = own
             cast.scales[part.side] = own.scale.view(()) if part.has_one_scale else own.scale
             cast.scale_inv[part.side] = self._inverse(part, place, size, ranks)
             if part.casts.delayed:
-                delayed.append((place, cast))
+                delayed.append((at, place, cast))
             sets.setdefault(id(cast), (part, []))[1].append(_Codes(part.kind, own))
-        self._delayed = [slice(place, place + 1) for place, _ in delayed]
+        delayed.sort(key=lambda each: each[0])  # as they are given
+        self._delayed = [slice(place, place + 1) for _, place, _ in delayed]
         self._own = torch.zeros(len(delayed), **f32)
-        for at, (_, cast) in enumerate(delayed):
+        for at, (*_, cast) in enumerate(delayed):
             cast.amax = self._own[at : at + 1]
         self._native = _native_of(*zip(*sets.values()))
 
@@ -154,18 +165,18 @@ class ShardPlan:
     @property
     def asks(self) -> bool:
         """Do ranks reduce maxima, or send each other scale_inv?"""
-        return self._shared > 0 or bool(self._received)
+        return bool(self._asked) or bool(self._received)
 
-    def run(self, ranks: Optional["Asks"], delayed_scales: Sequence[torch.Tensor] = ()) -> None:
-        """ranks: None where there is one. delayed_scales: of the parts that have such, in their order."""
+    def run(self, ranks: "Asks", delayed_scales: Sequence[torch.Tensor] = ()) -> None:
+        """delayed_scales: of the parts that have such, in their order."""
         for cast in self._casts:
             cast.writes += 1
         self._native.amax()
         if self._delayed:
             torch.stack([self._amax[each] for each in self._delayed], out=self._own.view(-1, 1))
-        if ranks is not None and self._shared:
-            shared = self._amax[: self._shared].view(torch.int32)
-            shared.copy_(ranks.largest(shared))
+        for others, where in self._asked.items():
+            maxima = self._amax[where].view(torch.int32)
+            maxima.copy_(ranks.largest(maxima, others))
         self._native.scales()
         if delayed_scales:
             known = torch.stack([each.reshape(()) for each in delayed_scales]).to(self._scales.device)
@@ -177,17 +188,18 @@ class ShardPlan:
             torch.reciprocal(self._scales[: self._ones], out=self._one_inv[:, 0])
         if self._scale_inv.numel():
             torch.reciprocal(self._scales[self._ones :], out=self._scale_inv)
-        if ranks is not None and self._received:
+        if self._received:
             of_ranks = ranks.gathered(self._scale_inv[self._shared - self._ones :])
             of_ranks = of_ranks.view(-1, sum(self._split)).to(self._scale_inv.device)
             torch.split_with_sizes_copy(of_ranks, self._split, 1, out=self._received)
 
 
 class Asks(NamedTuple):
-    """What ranks ask each other. largest(maxima) -> those of all ranks, of maxima in int32, whose order is that of the floats, and
-    in which NaN is the largest; gathered(scale_inv) -> the vectors of all ranks, one after the other."""
+    """What ranks ask each other. largest(maxima, others) -> those of all ranks that share the rows, or of the others (Part), of
+    maxima in int32, whose order is that of the floats, and in which NaN is the largest; gathered(scale_inv) -> the vectors of all
+    ranks that share the rows, one after the other."""
 
-    largest: Callable[[torch.Tensor], torch.Tensor]
+    largest: Callable[[torch.Tensor, Tuple[Tuple[Any, int], ...]], torch.Tensor]
     gathered: Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -4,7 +4,8 @@ FSDP's parameters stay in high precision. A gather sends the codes that the next
 and backward read the same. A scale of the whole weight, or of its columns, needs the maxima of all ranks, and the scale_inv of
 rows and blocks those of the other ranks' rows: precompute() of _shard_gather.py asks for them for all weights of a model at
 once. A stack of experts (experts, N, K) is sharded by experts, each of which is whole and has its own scales: no maxima are
-reduced. Codes are made when a gather begins (_unit_casts.py).
+reduced. Codes are made when a gather begins (_unit_casts.py). Of a weight that tensor parallelism divides too, what FSDP
+gathers is a rank's part, which its layer casts by itself: only one scale of the whole weight is of the other parts' maxima, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 import logging
 import math
 import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch.distributed import _functional_collectives as collectives
@@ -73,11 +74,8 @@ class _Asked(NamedTuple):
         return {"in_turn": (int(backward),), "both": (0, 1)}.get(self.gather.mode, (0,))
 
     @property
-    def asks(self) -> Optional[Asks]:
-        mesh = self.mesh.mesh
-        if self.mesh.count == 1:
-            return None
-        return Asks(lambda maxima: largest_of(maxima, mesh), lambda scale_inv: gathered_of(scale_inv, mesh))
+    def asks(self) -> Asks:
+        return asks_of(self.mesh.mesh)
 
 
 class _Sent(NamedTuple):
@@ -115,15 +113,13 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     if is_stack and unit is not None and unit.is_split_again and not unit.is_split_along_rows:
         return Gather("high_precision"), "another parallelism has split its experts too"
     if not is_stack and "128x128" in kinds and ranks > 1 and rows % 128 != 0:
+        whose = "its" if unit is None or not unit.others else "a tensor-parallel rank's"
         return Gather("high_precision"), (
-            f"its {outer_size[0]} rows on {ranks} ranks are {rows} each, which are no whole blocks of 128: choose sizes or a "
+            f"{whose} {outer_size[0]} rows on {ranks} ranks are {rows} each, which are no whole blocks of 128: choose sizes or a "
             "shard_placement_fn with a multiple of 128 rows a rank"
         )
-    if not is_stack and kinds != {"tensor"}:
-        if weight._tensor.shape[1:] != outer_size[1:]:
-            return Gather("high_precision"), "it is sharded along its columns: shard its rows"
-        if unit is not None and unit.is_split_again:
-            return Gather("high_precision"), "tensor parallelism has split it too"
+    if not is_stack and kinds != {"tensor"} and weight._tensor.shape[1:] != outer_size[1:]:
+        return Gather("high_precision"), "it is sharded along its columns: shard its rows"
     if not casts.alternates:
         return Gather("codes"), ""
     if unit is not None and unit.reshards and not is_recomputed(unit):
@@ -338,9 +334,13 @@ class ShardedWeight(torch.Tensor):
         self._known.give(cast, self.dtype, self._tensor, *self.watched())
 
     def wanted(self, asked: _Asked, side: int) -> Wanted:
-        rows = rows_sent(asked.mesh.count, asked.outer_size, self._tensor)
-        part = Part(self.shard_values(), self._casts, side, asked.dtype, rows, asked.outer_size[0])
-        return Wanted(self, part, asked)
+        return Wanted(self, self.part(side, asked.dtype, asked.mesh.count, asked.outer_size, self._unit()), asked)
+
+    def part(self, side: int, dtype: Optional[torch.dtype], ranks: int, whole: torch.Size, unit: Optional[Unit]) -> Part:
+        """ranks: how many share the rows of what has the size `whole`."""
+        others = unit.others if unit is not None and self.dim() == 2 and self._casts.is_of_all_parts else ()
+        rows = rows_sent(ranks, whole, self._tensor)
+        return Part(self.shard_values(), self._casts, side, dtype, rows, whole[0], others)
 
     def shard_values(self) -> torch.Tensor:
         """The shard, which plans read by its address in later steps too."""
@@ -635,6 +635,22 @@ def largest_of(values: torch.Tensor, ranks: Any) -> torch.Tensor:
 def gathered_of(values: torch.Tensor, ranks: Any) -> torch.Tensor:
     """The vectors of all ranks, one after the other."""
     return _waited(_all_gather(values, 0, ranks))
+
+
+def over(all_ranks: Sequence[Any], values: torch.Tensor, ask: Callable[[torch.Tensor, Any], torch.Tensor]) -> torch.Tensor:
+    """Asks the ranks of meshes, or of their dimensions, one after the other. Returns what is then on the device of the last."""
+    for ranks in all_ranks:
+        mesh = ranks[0] if isinstance(ranks, tuple) else ranks
+        values = ask(values.to(mesh.device_type), ranks)
+    return values
+
+
+def asks_of(shards: Any) -> Asks:
+    """shards: the ranks that share the rows of weights, a mesh or (mesh, dimension)."""
+    return Asks(
+        lambda maxima, others: over(others or (shards,), maxima, largest_of),
+        lambda scale_inv: over((shards,), scale_inv, gathered_of),
+    )
 
 
 torch.serialization.add_safe_globals([ShardedWeight, Casts])

@@ -43,11 +43,10 @@ def scaled(wanted: Sequence[Wanted], plans: Plans, slot: Any) -> List[ShardCast]
         of = [new.setdefault(id(each.weight), ShardCast(each.part.dtype, rows_of(each.weight._tensor))) for each in stale]
         found = plans[slot] = key, ShardPlan(parts, of, stale[0].asked.mesh.count), of
     plan, made = found[1:]
-    asks = stale[0].asked.asks
-    plan.run(asks, [scale for each in stale for scale in each.weight.delayed_scales()])
+    plan.run(stale[0].asked.asks, [scale for each in stale for scale in each.weight.delayed_scales()])
     for at, cast in zip(missing, made):
         casts[at] = cast
-    if asks is None or not plan.asks:
+    if not plan.asks:
         for each, cast in zip(stale, made):
             each.weight.knows(cast)
     return casts
