@@ -21,7 +21,11 @@ constexpr std::array kWeights{Weight{"square", 4096, 4096},
                               Weight{"llama3-70b qkv", 10240, 8192},
                               Weight{"llama3-70b gate", 28672, 8192},
                               Weight{"llama3-70b gate_up", 57344, 8192},
-                              Weight{"llama3-70b down", 8192, 28672}};
+                              Weight{"llama3-70b down", 8192, 28672},
+                              Weight{"unlisted", 5120, 17920},
+                              Weight{"unlisted", 17920, 5120},
+                              Weight{"unlisted", 2560, 6912},
+                              Weight{"unlisted", 6912, 2560}};
 constexpr std::array<std::int64_t, 11> kTokens{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
 
 }  // namespace

@@ -216,11 +216,15 @@ INGOT_HOST_DEVICE constexpr u32 dequant_blocks(const DequantSm90Tiling& t, u32 m
   return tiles == 0 ? 0 : ceil_div(tiles, rounds) * dequant_cluster(t);
 }
 
+// All blocks read x. Does it need more than half of the L2 of an H100?
+INGOT_HOST_DEVICE constexpr bool dequant_outgrows_l2(i64 m, i64 k) { return 2 * m * k > i64{25} << 20; }
+
 // The work for stream-K, with one step per stage: no parts are added before a tile's last steps (spare = 0).
 INGOT_HOST_DEVICE constexpr StreamKWork dequant_work(const DequantSm90Tiling& t, u32 m, u32 n, u32 k) {
   return {.tiles = dequant_tiles_m(t, m) * dequant_tiles_n(t, n),
           .steps = static_cast<u32>(ceil_div(dequant_padded(k), u64{t.depth})),
-          .spare = 0};
+          .spare = 0,
+          .last_round_alone = dequant_outgrows_l2(m, k)};
 }
 // Memory in addition to the operands: for each block the sums of a tile, and a flag for each warp that has sums.
 INGOT_HOST_DEVICE constexpr u32 dequant_sum_warps(const DequantSm90Tiling& t) { return 4 * t.groups; }

@@ -30,9 +30,12 @@ struct StreamKSpan {
   bool operator==(const StreamKSpan&) const = default;
 };
 
-// The tiles; the steps of each; and how many of these come free with the first step, fewer than all.
+// The tiles; the steps of each; how many of these come free with the first step, fewer than all; and whether the round
+// before the last one may keep its tiles whole. Blocks read what they share at different steps of cut tiles, which
+// takes long where the L2 does not hold it.
 struct StreamKWork {
   u32 tiles, steps, spare;
+  bool last_round_alone = false;
 };
 
 struct StreamKSplit {
@@ -64,7 +67,7 @@ INGOT_HOST_DEVICE constexpr u32 stream_k_blocks(const StreamKWork& work, u32 at_
 }
 
 // Only tiles that do not divide evenly are cut: those of the last round, and of the one before, so that a stretch is
-// longer than a tile and nobody waits for its end.
+// longer than a tile and nobody waits for its end; or those of the last round alone, if they are enough for all blocks.
 INGOT_HOST_DEVICE constexpr StreamKSplit stream_k_split(const StreamKWork& work, u32 blocks) {
   StreamKSplit split{.tiles = work.tiles,
                      .blocks = blocks,
@@ -74,7 +77,9 @@ INGOT_HOST_DEVICE constexpr StreamKSplit stream_k_split(const StreamKWork& work,
                      .share = 0,
                      .longer = 0};
   if (work.tiles % blocks == 0) return split;
-  const u32 shared = work.tiles < blocks ? work.tiles : blocks + work.tiles % blocks;
+  const u32 last = work.tiles % blocks;
+  const bool is_enough = u64{last} * split.units() >= u64{blocks} * stream_k_shortest_stretch(split.units());
+  const u32 shared = work.tiles < blocks || (work.last_round_alone && is_enough) ? last : blocks + last;
   const u64 units = u64{shared} * split.units();
   if (units > 0x7fffffffU) return split;  // leave all tiles whole: units are counted in 32 bits
   split.shared = shared;

@@ -40,6 +40,12 @@ Work dequant(const DequantSm90Tiling& t, u32 m, u32 n, u32 k, u32 at_once) {
           .at_once = at_once};
 }
 
+Work alone(Work work) {
+  work.name += ", the last round alone";
+  work.work.last_round_alone = true;
+  return work;
+}
+
 constexpr Sm90Tiling kSmall{.m = 64, .n = 128, .stages = 8, .stream_k = true};
 constexpr Sm90Tiling kLarge{.m = 128, .n = 256, .stages = 4, .stream_k = true};
 constexpr DequantSm90Tiling kFew{.tokens = 8, .groups = 2, .depth = 256, .stages = 3, .stream_k = true};
@@ -54,6 +60,7 @@ std::vector<Work> all_work() {
         for (const u32 k : {16U, 128U, 144U, 384U, 512U, 1000U, 4096U, 11008U, 28672U}) {
           for (const Sm90Tiling& tiling : {kSmall, kLarge}) all.push_back(gemm(tiling, m, n, k, at_once));
           for (const DequantSm90Tiling& tiling : {kFew, kMany}) all.push_back(dequant(tiling, m, n, k, at_once));
+          all.push_back(alone(all.back()));
         }
       }
     }
@@ -159,6 +166,14 @@ BOOST_AUTO_TEST_CASE(what_is_cut) {
   BOOST_TEST(codes.split().shared == 132U + 448 % 132);
   BOOST_TEST(codes.split().share == (132U + 52) * 32 / 132);
   BOOST_TEST(codes.split().step(1) == 1U);
+  // Of an x that the L2 does not hold, the last round alone: 132 of 160 tiles stay whole.
+  constexpr DequantSm90Tiling kPrefill{
+      .tokens = 256, .groups = 2, .depth = 64, .stages = 5, .wgmma = true, .stream_k = true};
+  const Work prefill = dequant(kPrefill, 1024, 5120, 17920, 132);
+  BOOST_TEST(prefill.work.tiles == 160U);
+  BOOST_TEST(prefill.split().shared == 28U);
+  BOOST_TEST(prefill.split().share == 28U * 280 / 132);
+  BOOST_TEST((dequant(kPrefill, 1024, 17920, 5120, 132).split().shared == 132U + 560 % 132));
   // Even rounds, and tiles of one step, stay whole.
   BOOST_TEST((gemm(kLarge, 1024, 4096, 4096, 128).split().shared == 0U));
   BOOST_TEST((gemm(kSmall, 64, 1024, 128, 132).split().shared == 0U));
