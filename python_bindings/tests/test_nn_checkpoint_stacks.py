@@ -62,16 +62,19 @@ def test_experts_of_gpt_oss(tmp_path, transposed, names, square):
         ("_scale", (3, N, K // 32), "F8_E8M0", lambda s: of_32(s)),
     ],
 )
-def test_experts_in_float8(tmp_path, suffix, shape, kind, spread):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_experts_in_float8(tmp_path, suffix, shape, kind, spread, transposed):
+    """Files have (experts, N, K), which gpt-oss's modules have transposed; save_float8_checkpoint() writes such files."""
     codes = fp8(3, N, K)
     scales = f32(*shape) if kind == "F32" else exponents(*shape)
     name = "experts.gate_up_proj"
     tensors = {name: ("F8_E4M3", codes), f"{name}{suffix}": (kind, scales), f"{name}_input_scale": ("F32", f32(3))}
     save(tmp_path, tensors, fine([128, 128]))
-    loaded = experts(gate_up_proj=(3, N, K))
+    loaded = experts(gate_up_proj=(3, K, N) if transposed else (3, N, K))
     report = load_float8_checkpoint(loaded, tmp_path)
     assert report.stacked == (name,) and report.ignored == (f"{name}_input_scale",) and report.unexpected == ()
-    equal16(loaded["experts"].gate_up_proj, e4m3(codes) * spread(scales.astype(np.float64)))
+    values = e4m3(codes) * spread(scales.astype(np.float64))
+    equal16(loaded["experts"].gate_up_proj, values.swapaxes(1, 2) if transposed else values)
 
 
 @pytest.mark.parametrize("count", [3, 1])

@@ -311,18 +311,18 @@ class _Plan:
         return next((name for name in names if name in self.reader.names and _is_high(self.reader.dtype(name))), None)
 
     def _is_transposed(self, place: Place, sources: list[str], tensor: torch.Tensor) -> bool:
-        """gpt-oss stores its experts as blocks of (experts, N, K), and transformers has them as (experts, K, N). A square one is
-        as the module's others are."""
+        """Stacks of codes, gpt-oss's blocks too, are (experts, N, K) in files, and transformers has some as (experts, K, N). A square
+        one is as the module's others are."""
         weight = self._stored(sources[0], tensor)
-        if weight is None or not weight.in_blocks or len(weight.shape) != 3:
+        if weight is None or len(weight.shape) != 3:
             return False
         if weight.shape[1] != weight.shape[2]:
             return tuple(tensor.shape) == (weight.shape[0], weight.shape[2], weight.shape[1])
         for key, other in place.module._parameters.items():
             stored = self._stored(place.prefix + key, other) if other is not None else None
-            if stored is not None and stored.in_blocks and stored.shape[-1] != stored.shape[-2]:
+            if stored is not None and len(stored.shape) == 3 and stored.shape[-1] != stored.shape[-2]:
                 return tuple(other.shape) != stored.shape
-        return True
+        return weight.in_blocks
 
     def _stored(self, name: str, tensor: torch.Tensor) -> Optional[StoredWeight]:
         """How the file has this tensor in few bits; None if it has the model's dtype."""
