@@ -266,6 +266,21 @@ def test_one_scale_for_each_row_of_stacks(tmp_path):
         load_float8_checkpoint(model, tmp_path)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("quantized", [True, False])
+def test_experts_of_one_rank(tmp_path, quantized):
+    """As expert parallelism leaves them without DTensors: by which numbers the model has them is not known here."""
+    model, _ = trained("mixtral")
+    for layer in model.model.layers:
+        for key in ("gate_up_proj", "down_proj"):
+            setattr(layer.mlp.experts, key, torch.nn.Parameter(getattr(layer.mlp.experts, key)[2:].clone()))
+    if quantized:
+        quantize_experts_(model)
+    says = r'"model.layers.0.mlp.experts": has 2 of the 4 experts of its config: expert parallelism has divided them, .*: divide them as'
+    with pytest.raises(ingot.Error, match=says):
+        save_float8_checkpoint(model, tmp_path, scale=None if quantized else "row")
+
+
 def test_config_of_the_folder(tmp_path):
     model, _ = trained("phimoe")
     with torch.no_grad():

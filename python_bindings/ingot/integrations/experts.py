@@ -39,7 +39,9 @@ from ..torch._model_weights import is_stack
 from ..torch._modules import CONVERSION
 from ..torch._operators import HIGH_PRECISION
 from ..torch._quantize_operators import FORMATS, quantize_rows
-from ..torch._stored_experts import FLOAT8, check_format, is_weight_only, multiply_stored, run_stored, store_experts
+from ..torch._stored_experts import (
+    FLOAT8, check_format, divided_of, has_all_experts, is_weight_only, multiply_stored, run_stored, store_experts
+)
 
 __all__ = ["convert_experts_", "quantize_experts_"]
 
@@ -51,7 +53,6 @@ except ImportError:  # a private name: without it no activation is known, and mo
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
 _SCALES = "ingot_scales"  # of the recipe "delayed"
-_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
@@ -255,18 +256,9 @@ def _scales_of(module: torch.nn.Module, name: str, history_length: int) -> Exper
 
 def _refuse_divided(module: torch.nn.Module, name: str) -> None:
     """Maxima of experts are reduced over ranks by their number, which expert parallelism gives to others on each rank."""
-    experts = module.down_proj.shape[0]
-    counts = [getattr(module.config, count, None) for count in _COUNTS]
-    if any(count is not None for count in counts) and experts not in counts:
-        raise LinearError(
-            f'experts "{name}": has {experts} of the {next(count for count in counts if count is not None)} experts of its config: expert '
-            'parallelism has divided them, which "delayed" does not take: take "tensorwise"'
-        )
-
-
-def _has_all_experts(self) -> bool:
-    """Do all rows have an expert here? Expert parallelism leaves a part of the experts in the module."""
-    return self.down_proj.shape[0] in (getattr(self.config, name, None) for name in _COUNTS)
+    divided = divided_of(module, module.down_proj.shape[0])
+    if divided:
+        raise LinearError(f'experts "{name}": {divided}, which "delayed" does not take: take "tensorwise"')
 
 
 def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
@@ -274,7 +266,7 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
 
     experts = self.down_proj.shape[0]
-    has_all = torch.is_grad_enabled() and _has_all_experts(self)
+    has_all = torch.is_grad_enabled() and has_all_experts(self, experts)
     activation = _activation_of(self)
     fused = _fused_activation(self, getattr(self, "ingot_is_clamped", False))
     if fused is not None:

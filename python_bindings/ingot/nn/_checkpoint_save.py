@@ -20,7 +20,7 @@ from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
 from ..torch._progress import progress
-from ..torch._stored_experts import FLOAT8, format_of
+from ..torch._stored_experts import FLOAT8, divided_of, format_of
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, gathered_dtype, is_sharded, whole
@@ -173,6 +173,7 @@ class _Collector:
         module, name = place.module, self._names.of_layer(place.name)
         if not has_stacks_in_float8(_SUBJECT, place):
             stacks = {key: each for key in OF_EXPERTS if (each := module._parameters.get(key)) is not None and each.dim() == 3}
+            self._refuse_divided(place, stacks)
             has_layers = all(self._names.of_experts(place, key, each) for key, each in stacks.items())
             if self._scale is not None and has_layers and hasattr(module, "ingot_options"):  # of convert_experts_()
                 made = functools.partial(_Float8, (name,), kind=self._scale, of_experts=True)
@@ -186,8 +187,20 @@ class _Collector:
                 "not write: save the model's state_dict()"
             )
         buffers = module._buffers
-        found = [key for key in buffers if f"{key}_scale_inv" in buffers]
-        return {key: _Float8((name,), buffers[key], "row", scale_inv=buffers[f"{key}_scale_inv"], of_experts=True) for key in found}
+        found = {key: each for key, each in buffers.items() if f"{key}_scale_inv" in buffers}
+        self._refuse_divided(place, found)
+        made = functools.partial(_Float8, (name,), kind="row", of_experts=True)
+        return {key: made(weight=each, scale_inv=buffers[f"{key}_scale_inv"]) for key, each in found.items()}
+
+    @staticmethod
+    def _refuse_divided(place: Place, stacks: dict[str, torch.Tensor]) -> None:
+        """DTensors have the sizes of the whole, and are gathered."""
+        divided = divided_of(place.module, stacks["down_proj"].shape[0]) if "down_proj" in stacks else None
+        if divided:
+            raise LinearError(
+                f'{_SUBJECT} "{printable(place.name)}": {divided}, and the file would number each rank\'s from 0: divide them as DTensors '
+                "(Shard(0)), which are gathered here, or bring all of them together first"
+            )
 
     def _float8_of(self, place: Place) -> Optional[_Float8]:
         module, names = place.module, self._names_of(place)

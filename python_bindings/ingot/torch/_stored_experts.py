@@ -3,7 +3,7 @@ ingot.integrations.experts.quantize_experts_() makes of a module's parameters, a
 
 from __future__ import annotations
 
-from typing import Dict, Sequence, Set, Tuple
+from typing import Dict, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -15,6 +15,7 @@ from ._weight_only_experts import ExpertWeights, grouped_weight_only_linear
 
 FLOAT8 = "float8"  # codes by rows, multiplied by activations in FP8
 _HALVES = (torch.bfloat16, torch.float16)
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
 _FORMATS = "ingot_expert_formats"  # of a module: by a weight's name, its format and its sizes as ExpertWeights has them
 
 
@@ -33,6 +34,25 @@ def check_format(stacks: Dict[str, torch.nn.Module], format: str) -> None:
                 f"{where} is {down.dtype}, but activations of {format} weights are bfloat16 or float16: load the model with "
                 "dtype=torch.bfloat16"
             )
+
+
+def has_all_experts(module: torch.nn.Module, experts: int) -> bool:
+    """Are these the experts of the module's config? Expert parallelism leaves a part of them in the module."""
+    return experts in _counts(module)
+
+
+def divided_of(module: torch.nn.Module, experts: int) -> Optional[str]:
+    """What an error says of a module that has these experts of more, as expert parallelism leaves them; None if it has all, or its
+    config does not know."""
+    counts = _counts(module)
+    if not counts or experts in counts:
+        return None
+    return f"has {experts} of the {counts[0]} experts of its config: expert parallelism has divided them"
+
+
+def _counts(module: torch.nn.Module) -> Tuple[int, ...]:
+    found = (getattr(getattr(module, "config", None), name, None) for name in _COUNTS)
+    return tuple(each for each in found if isinstance(each, int))
 
 
 def format_of(module: torch.nn.Module):
