@@ -190,6 +190,21 @@ def test_checkpoints_load_both_ways():
     float8.Float8Linear(16, 8).load_state_dict(state, strict=True)
 
 
+@pytest.mark.parametrize("files", [("scale", "weight"), ("weight", "scale"), ("all",)], ids="-".join)
+def test_files_of_static_scales_into_a_model_on_meta(files, tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    make = lambda: nn.Sequential(convert(nn.Linear(16, 32), config_of(ScalingType.STATIC, *[ScalingType.DYNAMIC] * 2)))
+    state = make().state_dict()
+    state["0.fp8_static_scale_input"] += 1  # not the config's
+    parts = {"all": state, "scale": {key: each for key, each in state.items() if "fp8_" in key}}
+    parts["weight"] = {key: each for key, each in state.items() if "fp8_" not in key}
+    model = make().to("meta")
+    for file in files:
+        save_file(parts[file], tmp_path / "model.safetensors")
+        ingot.nn.load_float8_checkpoint(model, tmp_path / "model.safetensors", strict=False)
+    assert all(torch.equal(each, state[key]) for key, each in model.state_dict().items())
+
+
 def test_layers_with_different_histories_and_formats():
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16))
     convert(model, config_of(history_len=4))

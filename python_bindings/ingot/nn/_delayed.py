@@ -74,7 +74,9 @@ class KeepsScales(torch.nn.Module):
     def _place(self) -> torch.Tensor:
         """Whose device the buffers have. They stay where they are while parameters are on meta, whose file may come later."""
         first = next(self.parameters())
-        return self._buffers.get(self._first_buffer, first) if first.is_meta else first
+        if not first.is_meta:
+            return first
+        return next((each for key, each in self._buffers.items() if key.startswith("fp8_")), first)
 
     def _sizes(self) -> Sequence[int]:
         return (3,) if self._rows is None else (self._rows, 3)
