@@ -170,6 +170,19 @@ def test_transformers_reads_the_folder(tmp_path, family, kind):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("scale", [None, "row"])
+def test_layers_that_transformers_keeps_in_float32(tmp_path, scale):
+    """Its fine-grained FP8, which does not convert them, would take their codes for values."""
+    model, plain = trained("deepseek_v32", "blockwise")
+    config = save_float8_checkpoint(model, tmp_path, scale=scale)
+    layers = [f"model.layers.{layer}.self_attn.indexer.weights_proj" for layer in range(2)]
+    assert {*layers} <= {*config["modules_to_not_convert" if scale is None else "ignore"]}
+    for name in layers:
+        assert torch.equal(read(tmp_path)[f"{name}.weight"], plain.get_submodule(name).weight)
+    check_config(config, read(tmp_path))
+
+
+@torch.no_grad()
 def test_scales_of_several_kinds(tmp_path):
     """Experts are a group by a pattern, and layers by the file's names and the model's."""
     model, _ = trained("hy_v3", "blockwise")

@@ -111,6 +111,7 @@ class _Collector:
         self._recipes: dict[torch.nn.Module, str] = {}
         self._seen: set[int] = set()
         self.contents = _Contents()
+        self._kept = tuple(getattr(unwrapped(model), "_keep_in_fp32_modules", None) or ())
         all_places = list(places(model))
         self._tied = {
             id(parameter)
@@ -221,6 +222,8 @@ class _Collector:
         kind = self._scale or own
         if kind is None or id(module.weight) in self._tied:  # what an embedding shares is stored once, as it is
             return None
+        if f".{place.name}".endswith(tuple(f".{kept}" for kept in self._kept)):  # readers take codes of it for values
+            return None
         return _Float8(names, module.weight, kind, pow2, rounds_to=gathered_dtype(module.weight))
 
 
@@ -327,8 +330,9 @@ def save_float8_checkpoint(
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
     "row" or "128x128"). Experts that ingot.integrations.experts.quantize_experts_() made are written as they are, with a scale_inv for
     each row; those that convert_experts_() has trained are cast with `scale`, where files of their family have a layer of each, and
-    stay in high precision without. Other linear layers, and those that share their weight with an embedding, stay as they are; with
-    experts and routers in high precision they are listed as not converted. path: a .safetensors file, or a folder,
+    stay in high precision without. Other linear layers, those that share their weight with an embedding, and trained ones that a model of
+    transformers keeps in float32 (`_keep_in_fp32_modules`) stay as they are; with experts and routers in high precision they are
+    listed as not converted. path: a .safetensors file, or a folder,
     which gets model.safetensors and a config.json, that of the model's `config` or what was there, with
     quantization_config, and generation_config.json for a model that has one.
 
