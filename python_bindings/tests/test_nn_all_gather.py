@@ -600,7 +600,7 @@ def test_a_shard_that_is_not_contiguous_is_refused():
     with pytest.raises(LinearError, match=re.escape(message)):
         weight.fsdp_pre_all_gather(types.SimpleNamespace(size=lambda: 1), weight.shape)
     with pytest.raises(LinearError, match=re.escape(message)):
-        _shard_gather._parts((None, ()), mock.Mock(_local_tensor=weight, shape=weight.shape))
+        _shard_gather._parts((types.SimpleNamespace(size=lambda dim: 1), (0,)), mock.Mock(_local_tensor=weight, shape=weight.shape))
 
 
 def test_what_fsdp_has_dropped_is_gone():

@@ -24,7 +24,7 @@ from ingot.nn import (
     Float8ColwiseParallel, Float8Linear, Float8RowwiseParallel, float8_all_gather, precompute_float8_all_gather, sync_amax_history,
     weights_changed
 )  # fmt: skip
-from ingot.torch import _sharded_weight
+from ingot.torch import _shard_gather, _sharded_weight
 from ingot.torch._gathered_weight import Casts
 from ingot.torch._shard_casts import ShardCast, rows_of
 from ingot.torch._shard_plan import Asks, Part, ShardPlan
@@ -227,6 +227,22 @@ def check_what_is_sent(rank):
         assert scale_inv == ([sum(rows)] * gathers if any(rows) else []), (recipe, mesh, scale_inv)
 
 
+def check_unknown_units(rank):
+    """With a PyTorch that does not say what FSDP gathers with a weight, gathers ask for its scale, and all ranks read one."""
+    with mock.patch.object(_sharded_weight, "unit_of", lambda _: None), mock.patch.object(_shard_gather, "unit_of", lambda _: None):
+        outputs = []
+        for gathers in (False, True):
+            net = small("tensorwise", gathers, mesh_of_both())
+            with torch.no_grad():
+                for each in net.parameters():
+                    local(each).mul_(8.0**rank)
+            if gathers:
+                precompute_float8_all_gather(net)
+            outputs.append(net(two_processes.normal(4, 16, seed=1)))
+        exact, found = outputs
+        assert (found - exact).norm() <= 0.1 * exact.norm()
+
+
 def check_cut_blocks(rank):
     """Those of a part's rows, which the ranks of FSDP divide, are gathered in 16 bits: in the log, with the part's rows."""
     with gathered_models.said() as lines:
@@ -262,7 +278,7 @@ def test_scales_of_all_parts_are_asked_of_the_ranks_that_have_them():
     assert [float(each.amax) for each in made[1:3]] == [4, 8]  # of this rank's shard
 
 
-IN_CI, NIGHTLY = [check_what_is_sent, check_cut_blocks], [check_written_weights, *map(Check, RECIPES)]
+IN_CI, NIGHTLY = [check_what_is_sent, check_unknown_units, check_cut_blocks], [check_written_weights, *map(Check, RECIPES)]
 folder, nightly_folder = two_processes.fixture(IN_CI, 4), two_processes.fixture(NIGHTLY, 4)
 of_four = pytest.mark.skipif(two_processes.WORLD != 2, reason="meshes are those of two by two ranks")
 

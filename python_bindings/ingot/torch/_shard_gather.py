@@ -265,8 +265,9 @@ def _scale_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]
 
 
 def _scales_of(group: _Group, parameters: List[DTensor], before: Optional[_Scales]) -> Optional[_Scales]:
-    """None where all are in high precision."""
-    at = [at for at, each in enumerate(parameters) if not is_in_high_precision(each._local_tensor)]
+    """None where all are in high precision, or gathers have to ask: of two meshes' ranks, FSDP's are not known without its unit."""
+    known = [len(group[1]) == 1 or _unit_of(each) is not None for each in parameters]
+    at = [at for at, each in enumerate(parameters) if known[at] and not is_in_high_precision(each._local_tensor)]
     parts = [part for each in at for part in _parts(group, parameters[each])]
     if not parts:
         return None
@@ -306,7 +307,7 @@ def _ranks(group: _Group, unit: Optional[Unit]) -> Tuple[int, Any]:
     mesh, sharded = group
     if unit is not None:
         return unit.ranks, unit.shards
-    return (mesh.size(sharded[0]), (mesh, sharded[0])) if len(sharded) == 1 else (1, None)
+    return mesh.size(sharded[0]), (mesh, sharded[0])
 
 
 def weights_changed(module: torch.nn.Module) -> None:
