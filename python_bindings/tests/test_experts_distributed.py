@@ -1,15 +1,20 @@
 """Mixtures of experts on several processes: FSDP2, and expert parallelism with a plain all-to-all, by the example."""
 
+import copy
+import importlib.util
 import pathlib
 import sys
+import tempfile
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import two_processes
-from ingot.torch import LinearOptions, experts_mlp, grouped_linear
+from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._experts import SWIGLU, routed
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from two_processes import DEVICE, WORLD, near, normal
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
@@ -97,7 +102,35 @@ def check_expert_parallel(rank):
         assert str(raised.value) == message
 
 
-CHECKS = [check_fsdp2, check_expert_parallel]
+def check_saved_experts(rank):
+    """Experts that expert parallelism divides as DTensors are gathered, and written by their numbers in the model. They are not quantized."""
+    if importlib.util.find_spec("transformers") is None:
+        return
+    from expert_families import model_of, same_bits
+    from safetensors.torch import load_file
+
+    from ingot.integrations.experts import convert_experts_, quantize_experts_
+    from ingot.nn import save_float8_checkpoint
+
+    whole = model_of("mixtral", num_local_experts=EXPERTS)
+    convert_experts_(whole)
+    divided = copy.deepcopy(whole)
+    mesh = init_device_mesh(DEVICE, (WORLD,))
+    for layer in divided.model.layers:
+        for key in ("gate_up_proj", "down_proj"):
+            stack = distribute_tensor(getattr(layer.mlp.experts, key).detach(), mesh, [Shard(0)])
+            setattr(layer.mlp.experts, key, torch.nn.Parameter(stack))
+    with tempfile.TemporaryDirectory() as folder:
+        found = pathlib.Path(folder, "found.safetensors")
+        save_float8_checkpoint(divided, found, scale="row")
+        if rank == 0:
+            save_float8_checkpoint(whole, pathlib.Path(folder, "whole.safetensors"), scale="row")
+            same_bits(load_file(found), load_file(pathlib.Path(folder, "whole.safetensors")))
+    with pytest.raises(LinearError, match=r"quantize_experts_ model.layers.0.mlp.experts: is sharded \(a DTensor\): quantize before fully_shard"):
+        quantize_experts_(divided)
+
+
+CHECKS = [check_fsdp2, check_expert_parallel, check_saved_experts]
 folder = two_processes.fixture(CHECKS)
 
 

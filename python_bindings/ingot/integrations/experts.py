@@ -20,6 +20,7 @@ from typing import Dict, List, NoReturn, Optional, Sequence, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
@@ -143,13 +144,14 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
     `<name>_scale_inv` and a `<name>_packing`; state_dict() alone saves them, gradients do not pass, GPUs from sm_80 on run it, and
     sizes are any. load_float8_checkpoint() fills those of "e2m1fn" from a checkpoint in MXFP4, such as gpt-oss's, bit for bit.
 
-    Raises LinearError for a model without stacked experts, for experts that have adapters themselves, for another format or one that
+    Raises LinearError for a model without stacked experts, for experts that have adapters themselves or are sharded (DTensors), for another format or one that
     the experts do not have already, and for sizes and GPUs as convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
     check_format(stacks, format)
     if format == FLOAT8:
         _check_stacks(stacks, "quantize_experts_")
     _refuse_adapters_of_parameters(model)
+    _refuse_sharded(stacks)
     for module in stacks.values():
         if CONVERSION in vars(module):
             vars(module)[CONVERSION].forget(module)
@@ -217,6 +219,14 @@ def _refuse_adapters_of_parameters(model: torch.nn.Module) -> None:
             raise LinearError(
                 f"quantize_experts_ {name}: has PEFT's adapter on its {module.parameter_name} (target_parameters), which would be added "
                 "to FP8 codes: train it with convert_experts_(), whose experts stay in high precision, or merge_and_unload() it first"
+            )
+
+
+def _refuse_sharded(stacks: Dict[str, torch.nn.Module]) -> None:
+    for name, module in stacks.items():
+        if any(isinstance(module._parameters.get(weight), DTensor) for weight in _WEIGHTS):
+            raise LinearError(
+                f"quantize_experts_ {name or type(module).__name__}: is sharded (a DTensor): quantize before fully_shard() or expert parallelism"
             )
 
 

@@ -346,8 +346,8 @@ def save_float8_checkpoint(
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
     sharded parameters (fully_shard, DTensor) all ranks call this; each tensor is gathered, and the lowest rank writes.
     Layers with scale_inv of several kinds (a model of several recipes) make a config of compressed-tensors with a group for
-    each kind, which names its layers. Raises LinearError for a model without such layers, for adapters of PEFT, and for ranks
-    whose models differ.
+    each kind, which names its layers. Raises LinearError for a model without such layers, for adapters of PEFT, for experts
+    of which expert parallelism has left a part in the module (DTensors are whole), and for ranks whose models differ.
     """
     check_model(_SUBJECT, model)
     for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
