@@ -158,8 +158,8 @@ double ideal_bytes(const CastCase& cast_case) {
 }
 
 // Numbers of tokens that are no multiple of 16, a small odd matrix and a small even one, and rows as wide as down
-// projections have. Nothing was tuned at the last three sizes.
-constexpr std::array<std::pair<std::int64_t, std::int64_t>, 14> kMoreSizes{{{3000, 4096},
+// projections have. Nothing was tuned at the last four sizes.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 15> kMoreSizes{{{3000, 4096},
                                                                             {3000, 11008},
                                                                             {333, 1111},
                                                                             {1024, 1024},
@@ -172,7 +172,8 @@ constexpr std::array<std::pair<std::int64_t, std::int64_t>, 14> kMoreSizes{{{300
                                                                             {2048, 53248},
                                                                             {3000, 3584},
                                                                             {4096, 14336},
-                                                                            {5000, 21504}}};
+                                                                            {5000, 21504},
+                                                                            {12345, 2560}}};
 
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;

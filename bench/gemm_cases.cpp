@@ -15,7 +15,7 @@ struct NamedSize {
 };
 
 // Squares; Llama's layers at 16384 tokens; few tokens; one with a short K, where the time for writing tiles shows;
-// tokens that fill no tile; few columns; and layers of other models.
+// tokens that fill no tile; few columns; layers of other models; and sizes that no choice was fitted to.
 constexpr NamedSize kGemmSizes[] = {{"", 256, 256, 256},
                                     {"", 512, 512, 512},
                                     {"", 1024, 1024, 1024},
@@ -34,7 +34,12 @@ constexpr NamedSize kGemmSizes[] = {{"", 256, 256, 256},
                                     {"", 3000, 4096, 14336},
                                     {"", 6144, 3584, 512},
                                     {"", 6144, 5120, 13824},
-                                    {"", 6144, 18944, 3584}};
+                                    {"", 6144, 18944, 3584},
+                                    {"unlisted ", 1777, 2560, 6912},
+                                    {"unlisted ", 1777, 6912, 2560},
+                                    {"unlisted ", 5000, 1360, 3072},
+                                    {"unlisted ", 2500, 4096, 640},
+                                    {"unlisted ", 1001, 5120, 17920}};
 
 // In addition to kGemmSizes, for bf16: the layer's other two GEMMs, grad_input and grad_weight, with operands across K.
 constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},

@@ -36,6 +36,11 @@ SHAPES = (
     ("", 6144, 3584, 512),
     ("", 6144, 5120, 13824),
     ("", 6144, 18944, 3584),
+    ("unlisted ", 1777, 2560, 6912),
+    ("unlisted ", 1777, 6912, 2560),
+    ("unlisted ", 5000, 1360, 3072),
+    ("unlisted ", 2500, 4096, 640),
+    ("unlisted ", 1001, 5120, 17920),
 )
 BF16 = "bf16"
 SCALED_MM = ("tensor fast", "tensor accurate", "row fast", "row accurate")
