@@ -240,7 +240,10 @@ def _weight_only_experts(make: Callable, where: Any, counts: List[int], dtype: A
 
 
 def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise _Wrong(f"{sys.executable} has no PyTorch, which models are made with: use a Python that has it ({error})") from None
 
     from .nn import convert
     from .torch import RECIPES

@@ -252,6 +252,14 @@ def test_wrong_configs(tmp_path, capsys):
     assert recorded(capsys, "--config", str(tmp_path))[0] == 2
 
 
+def test_without_pytorch(tmp_path, capsys, monkeypatch):
+    """As of a system's python3 next to the virtual environment that has it: a line, no traceback."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, printed, found = recorded(capsys, "--config", config(tmp_path, model_type="llama", **_SMALL))
+    assert code == 2 and printed == "" and found.count("\n") == 1
+    assert found.startswith(f"ingot.record: error: {sys.executable} has no PyTorch, which models are made with: use a Python that has it (")
+
+
 def test_wrong_options(tmp_path, capsys):
     pytest.importorskip("transformers")
     file = config(tmp_path, model_type="llama", **_SMALL)
