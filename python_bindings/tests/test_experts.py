@@ -240,7 +240,7 @@ def test_checkpoints(tmp_path, name, with_layers):
         experts.quantize_experts_(loaded)
         report = ingot.nn.load_float8_checkpoint(loaded, tmp_path, layers="frozen")
         assert report.experts == tuple(names) and bool(report.layers) == with_layers
-        assert f"{len(names)} modules of experts have codes: {names[0]}" in str(report) and "no layer is" not in str(report)
+        assert f"{len(names)} modules of experts have codes: {names[0]}" in str(report) and "no layer has" not in str(report)
         state = loaded.state_dict()
         assert state.keys() == model.state_dict().keys()
         for each, value in model.state_dict().items():

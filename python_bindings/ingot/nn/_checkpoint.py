@@ -69,7 +69,8 @@ class CheckpointReport:
     experts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [] if self.layers or self.experts else ["no layer is FP8"]
+        as_stored = "" if self.decoded else ": all values were loaded as they are"  # layers may still train in FP8
+        lines = [] if self.layers or self.experts else [f"no layer has FP8 weights now{as_stored}"]
         for what, names in (
             ("layers are FP8", self.layers),
             ("modules of experts have codes", self.experts),
