@@ -20,6 +20,8 @@ from ingot.nn import (
     RMSNormLinear,
     SharedInputLinears,
     WeightOnlyLinear,
+    convert,
+    dequantize_,
     float8_quantization_config,
     load_float8_checkpoint,
     quantize_,
@@ -184,6 +186,23 @@ def test_trained_weights_are_saved_as_they_were_multiplied(tmp_path, recipe):
     loaded = torch.nn.Sequential(torch.nn.Linear(K, HIDDEN, bias=False, dtype=torch.bfloat16))
     load_float8_checkpoint(loaded, tmp_path / "m.safetensors", layers="frozen")
     assert torch.equal(loaded(x), trained(x))
+
+
+def test_codes_take_the_place_of_layers_that_train(tmp_path):
+    """The report says that they train no more, and how to train on."""
+    made = lambda kind: torch.nn.Sequential(kind(K, K, dtype=torch.bfloat16), torch.nn.SiLU(), kind(K, K, dtype=torch.bfloat16))
+    trained = made(Float8Linear)
+    save_float8_checkpoint(trained, tmp_path)
+    report = load_float8_checkpoint(trained, tmp_path)
+    assert report.layers == ("0", "2") and report.note == (
+        "2 of these layers trained and have frozen weights now: to train on, load before convert(), and call dequantize_() and "
+        "requires_grad_(True) between the two"
+    )
+    model = made(torch.nn.Linear)
+    assert load_float8_checkpoint(model, tmp_path).note == ""
+    assert dequantize_(model) == 2 and convert(model.requires_grad_(True), "rowwise").converted.keys() == {"0", "2"}
+    model(torch.ones(4, K, dtype=torch.bfloat16)).sum().backward()
+    assert all(each.grad.isfinite().all() and each.grad.any() for each in model.parameters())
 
 
 def test_torchaos_layers_are_saved(tmp_path):
@@ -590,7 +609,6 @@ def test_recipes_of_several_kinds_in_transformers(tmp_path):
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).bfloat16()
-    from ingot.nn import convert
 
     for recipe, part in {"tensorwise": "v_proj", "blockwise": "o_proj", "rowwise": "_proj"}.items():
         convert(model, recipe, filter_fn=lambda _, name: part in name, fuse=False)

@@ -544,6 +544,12 @@ def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:
     notes = []
     if any(isinstance(each, WeightOnlyLinear) and each.activation_dtype not in _OF_WEIGHT_ONLY for each in layers):
         notes.append("these layers take bfloat16 or float16: call .bfloat16() on the model, or use torch.autocast")
+    trained = sum(isinstance(each, Float8Linear) for each in plan.layers)
+    if trained:
+        notes.append(
+            f"{trained} of these layers trained and have frozen weights now: to train on, load before convert(), and call "
+            "dequantize_() and requires_grad_(True) between the two"
+        )
     if _lacks_codes(plan.reader):
         notes.append(
             "the config has a quantization_config, but the files have no codes: if the model was trained since, save it again after "
