@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(meshes_and_links_that_cannot_be_are_refused) {
   BOOST_TEST(refusal(on({.shards = 0})) == "mesh dp: is 0, but must be a whole number from 1 to 1048576");
   BOOST_TEST(refusal(on({.shards = 1 << 20, .tensor = 8})) ==
              "mesh: dp 1048576 x tp 8 x replicas 1 is more than 1048576 GPUs");
-  BOOST_TEST(refusal(on({.shards = 12})) == "mesh: 12 GPUs fill no whole nodes of 8");
+  BOOST_TEST(refusal(on({.shards = 12})) == "mesh: 12 GPUs fill no whole nodes of 8: node is the GPUs of one");
   BOOST_TEST(refusal(on({.shards = 6, .replicas = 4})) ==
              "mesh: tp x dp of 6 neither divides nodes of 8 GPUs nor fills whole ones");
   const auto links = [](const GpuLinks& of) {

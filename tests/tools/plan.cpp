@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(wrong_values_get_one_sentence_and_code_2) {
   check("--config moe.json --mesh dp=8",
         "moe.json: has \"num_local_experts\": 8, so the model has experts, which this estimate does not count");
   check(config + "--mesh tp=16", "--mesh tp: is 16, which does not divide num_key_value_heads, 8");
-  check(config + "--mesh dp=12", "--mesh: 12 GPUs fill no whole nodes of 8");
+  check(config + "--mesh dp=12", "--mesh: 12 GPUs fill no whole nodes of 8: node is the GPUs of one");
   check(config + "--mesh dp=0", "--mesh dp: is 0, but must be a whole number from 1 to 1048576");
   check(config + "--mesh dp=8,pp=2", "--mesh: \"pp=2\" must be NAME=NUMBER with a name of dp, tp, replicas, node");
   check(config + "--mesh dp", "--mesh: \"dp\" must be NAME=NUMBER with a name of dp, tp, replicas, node");

@@ -32,7 +32,8 @@ void check_sizes(const GpuMesh& mesh) {
   }
   const std::int64_t all = mesh.tensor * mesh.shards * mesh.replicas;
   if (all <= mesh.node) return;
-  if (all % mesh.node != 0) refuse_mesh("mesh", fmt::format("{} GPUs fill no whole nodes of {}", all, mesh.node));
+  if (all % mesh.node != 0)
+    refuse_mesh("mesh", fmt::format("{} GPUs fill no whole nodes of {}: node is the GPUs of one", all, mesh.node));
   for (const auto& [name, size] : {std::pair{"tp", mesh.tensor}, {"tp x dp", mesh.tensor * mesh.shards}}) {
     if (mesh.node % size == 0 || size % mesh.node == 0) continue;
     refuse_mesh("mesh",
