@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "ingot/nn/planning/conversion.h"
@@ -162,8 +164,8 @@ class Estimator {
     const std::string why = float8 ? why_16_bits(rows) : "";
     if (!why.empty()) {
       float8 = false;
-      step_.note += fmt::format("{}{}", step_.note.empty() ? "gathered in 16 bits: " : ", ", linear.name);
-      why_ = why;
+      std::string& names = in_16_bits_[why];
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", linear.name);
     }
     // Of codes that are gathered, each rank casts its part for each gather, and backward transposes them all. Other
     // weights are cast in forward and again in backward, which reads 2 bytes and writes 1.
@@ -214,7 +216,9 @@ class Estimator {
     step_.attention_ms = layers * layer_.attention_ms;
     step_.other_ms = layers * layer_.other_ms + outer_.other_ms;
     if (of_.optimizer) step_.other_ms += moved_ms(kAdamBytes * of_.parameter_bytes * parameters());
-    if (!step_.note.empty()) step_.note += ", because " + why_;
+    for (const auto& [why, names] : in_16_bits_) {
+      step_.note += fmt::format("{}{}, because {}", step_.note.empty() ? "gathered in 16 bits: " : "; ", names, why);
+    }
   }
 
   void add_norms(Unit& unit, double norms) const {
@@ -360,7 +364,7 @@ class Estimator {
   Unit outer_;
   double maxima_ = 0;  // of a layer
   double scale_inv_bytes_ = 0;
-  std::string why_;
+  std::map<std::string, std::string> in_16_bits_;  // why: the names of the weights
   StepEstimate step_;
 };
 
