@@ -23,7 +23,9 @@ _NOT_DENSE_PYTHON = (
     *("python_bindings/ingot/integrations/**", "python_bindings/ingot/**/*expert*", "python_bindings/ingot/**/*grouped*"),
     *("python_bindings/csrc/**/*expert*.cpp", "python_bindings/csrc/**/*grouped*.cpp"),
 )
-_LAYERS = [*_CASTS, *_GEMMS, "src/nn"]
+# What lists kernels to compile ahead, and estimates steps of many GPUs: no benchmark runs it.
+_NOT_RUN = [f":(exclude,glob)src/nn/planning/{files}" for files in ("*_runs.*", "run_tensors.h", "step_estimate.*", "gpu_mesh.*")]
+_LAYERS = [*_CASTS, *_GEMMS, "src/nn", *_NOT_RUN]
 _DENSE_LAYERS = [*_LAYERS, *(f":(exclude,glob){files}" for files in _NOT_DENSE)]
 _PYTHON = [*_LAYERS, "python_bindings/ingot", "python_bindings/csrc"]  # of models: plans choose what is converted
 _DENSE_PYTHON = [*_PYTHON, *(f":(exclude,glob){files}" for files in (*_NOT_DENSE, *_NOT_DENSE_PYTHON))]

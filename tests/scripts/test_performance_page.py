@@ -324,8 +324,8 @@ def check_ages() -> None:
         git = ["git", "-C", name, "-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run([*git, "init", "-q"], check=True)
         hashes = []
-        experts = ("src/nn/linear/grouped_linear.h", "src/nn/modules/experts_mlp.h", "src/nn/planning/gpu_mesh.h")
-        files = [("src/nn/a.h", "int a;"), ("README.md", "a"), *((file, "int b;") for file in experts), ("src/nn/b.h", "#include")]
+        experts = ("src/nn/linear/grouped_linear.h", "src/nn/modules/experts_mlp.h", "src/nn/planning/conversion.h")
+        files = [("src/nn/a.h", "int a;"), ("src/nn/planning/layer_runs.h", "int b;"), *((file, "int b;") for file in experts), ("src/nn/b.h", "#include")]
         comments = ["// c\nint a;\n\n  // d\n", "# c\nint a;\n", "int a;\n"]  # they change no code, and the next one does
         changes = [*files, ("src/nn/a.h", "int a;\n"), *(("src/nn/a.h", text) for text in comments), ("src/nn/a.h", "int b;  // c\n")]
         for file, text in changes:

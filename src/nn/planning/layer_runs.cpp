@@ -47,8 +47,10 @@ void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream&
   layer.recompute(forward, stream);
 }
 
+// Layers start their delayed scales themselves; who calls their functions starts them from a tensor, such as `values`.
 template <class Step>
-void run_two_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
+void run_two_steps(DelayedScaling& delayed, const Tensor& values, Stream& stream, const Step& step) {
+  if (delayed.size() > 0) delayed.start(0, values, stream);
   for (int i = 0; i < 2; ++i) {
     step();
     delayed.sync_amax_history(stream);
@@ -92,7 +94,7 @@ void train_linear(const Trained& of, const RunResources& resources) {
                     .grad_bias = t.grad_bias},
                    resources.stream);
   };
-  run_two_steps(delayed, resources.stream, step);
+  run_two_steps(delayed, t.input, resources.stream, step);
 }
 
 void train_norm_linear(NormKind kind, const Trained& of, const RunResources& resources) {
@@ -119,7 +121,7 @@ void train_norm_linear(NormKind kind, const Trained& of, const RunResources& res
                     .grad_bias = t.grad_bias},
                    resources.stream);
   };
-  run_two_steps(delayed, resources.stream, step);
+  run_two_steps(delayed, t.input, resources.stream, step);
 }
 
 struct TrainedMlp {
@@ -167,7 +169,7 @@ void train_mlp(const TrainedMlp& kind, const Trained& of, const RunResources& re
                     .grad_down_bias = second.grad_bias},
                    resources.stream);
   };
-  run_two_steps(delayed, resources.stream, step);
+  run_two_steps(delayed, first.input, resources.stream, step);
 }
 
 void train(const Trained& of, const RunResources& resources) {
