@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import gc
+import importlib
 import pathlib
 import statistics
 import sys
@@ -114,6 +115,7 @@ class Trainer:
         if compiles:
             for layer in self.model.model.layers:
                 layer.compile()
+        self.has_delayed_scales = any(name.endswith("fp8_amax_history") for name, _ in self.model.named_buffers())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.0, fused=device == "cuda")
         self.generator = torch.Generator().manual_seed(seed)
         self.text = text
@@ -126,6 +128,8 @@ class Trainer:
         tokens = self.batch()
         loss = self.model(input_ids=tokens, labels=tokens).loss
         loss.backward()
+        if self.has_delayed_scales:
+            importlib.import_module("ingot.nn").sync_amax_history(self.model)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
