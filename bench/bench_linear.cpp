@@ -14,6 +14,7 @@
 #include "ceiling.h"
 #include "contenders.h"
 #include "host_cost.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/util/error.h"
 #include "linear_functions_step.h"
 #include "linear_step.h"
@@ -53,8 +54,10 @@ double speedup(const CaseResult& result, const RecipeResult& of) {
 // The host's time for a step, in microseconds.
 struct HostStep {
   std::string recipe;
+  std::int64_t launches = 0;
   double by_class = 0;
   double by_functions = 0;
+  double captured = 0;  // the step as one graph
 };
 
 class Bench {
@@ -138,23 +141,28 @@ class Bench {
     const FunctionsStepTensors tensors{t.input, t.weight, t.grad_output, t.output, t.grad_input, t.grad_weight};
     std::vector<std::unique_ptr<RecipeSteps>> by_class;
     std::vector<std::unique_ptr<FunctionsStep>> by_functions;
+    std::vector<std::unique_ptr<Graph>> graphs;
+    std::vector<HostStep> costs;
     std::vector<std::function<void()>> calls;
-    const auto add = [&](const std::function<void()>& call) {
-      call();
-      calls.push_back(call);
-    };
     for (const Recipe& recipe : recipes_) {
-      by_class.push_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
-      add([step = by_class.back().get()] { step->enqueue(0); });
-      by_functions.push_back(std::make_unique<FunctionsStep>(recipe, tensors, gpu_.backend(), gpu_.stream()));
-      add([step = by_functions.back().get()] { step->enqueue(); });
+      RecipeSteps& step = *by_class.emplace_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
+      FunctionsStep& functions = *by_functions.emplace_back(
+          std::make_unique<FunctionsStep>(recipe, tensors, gpu_.backend(), gpu_.stream()));
+      step.enqueue(0);
+      functions.enqueue();
+      const std::int64_t before = gpu_.backend().device_api().launches();
+      step.enqueue(0);
+      costs.push_back({.recipe = std::string(recipe.name), .launches = gpu_.backend().device_api().launches() - before});
+      Graph& graph = *graphs.emplace_back(std::make_unique<Graph>(gpu_.stream(), [&step] { step.enqueue(0); }));
+      graph.replay(gpu_.stream());  // instantiates it
+      calls.insert(calls.end(), {[&step] { step.enqueue(0); }, [&functions] { functions.enqueue(); },
+                                 [&graph, this] { graph.replay(gpu_.stream()); }});
     }
     const std::vector<double> ns = host_ns(gpu_, calls, measure_.rounds);
-    std::vector<HostStep> costs;
-    for (std::size_t i = 0; i < recipes_.size(); ++i) {
-      costs.push_back({.recipe = std::string(recipes_[i].name),
-                       .by_class = ns[2 * i] * 1e-3,
-                       .by_functions = ns[2 * i + 1] * 1e-3});
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      costs[i].by_class = ns[3 * i] * 1e-3;
+      costs[i].by_functions = ns[3 * i + 1] * 1e-3;
+      costs[i].captured = ns[3 * i + 2] * 1e-3;
     }
     return costs;
   }
@@ -271,11 +279,15 @@ bool run_cases(Bench& bench, const std::vector<LinearBenchCase>& cases, const st
 }
 
 void add_host_steps(const std::vector<HostStep>& steps, Json& json) {
-  fmt::print("\n{:<56}{:>12}{:>14}\n", "host cost of a step of 256 x 256 x 256, us", "by class", "by functions");
+  fmt::print("\n{:<46}{:>10}{:>12}{:>14}{:>10}\n", "host cost of a step of 256 x 256 x 256, us", "launches", "by class",
+             "by functions", "captured");
   for (const HostStep& step : steps) {
-    fmt::print("{:<56}{:>12.1f}{:>14.1f}\n", step.recipe, step.by_class, step.by_functions);
+    fmt::print("{:<46}{:>10}{:>12.1f}{:>14.1f}{:>10.1f}\n", step.recipe, step.launches, step.by_class, step.by_functions,
+               step.captured);
+    json["launches_of_a_256_step"][step.recipe] = step.launches;
     json["host_us_of_a_256_step"][step.recipe] = step.by_class;
     json["host_us_of_a_256_step_by_functions"][step.recipe] = step.by_functions;
+    json["host_us_of_a_256_step_captured"][step.recipe] = step.captured;
   }
 }
 
