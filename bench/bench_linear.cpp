@@ -146,13 +146,14 @@ class Bench {
     std::vector<std::function<void()>> calls;
     for (const Recipe& recipe : recipes_) {
       RecipeSteps& step = *by_class.emplace_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
-      FunctionsStep& functions = *by_functions.emplace_back(
-          std::make_unique<FunctionsStep>(recipe, tensors, gpu_.backend(), gpu_.stream()));
+      FunctionsStep& functions =
+          *by_functions.emplace_back(std::make_unique<FunctionsStep>(recipe, tensors, gpu_.backend(), gpu_.stream()));
       step.enqueue(0);
       functions.enqueue();
       const std::int64_t before = gpu_.backend().device_api().launches();
       step.enqueue(0);
-      costs.push_back({.recipe = std::string(recipe.name), .launches = gpu_.backend().device_api().launches() - before});
+      costs.push_back(
+          {.recipe = std::string(recipe.name), .launches = gpu_.backend().device_api().launches() - before});
       Graph& graph = *graphs.emplace_back(std::make_unique<Graph>(gpu_.stream(), [&step] { step.enqueue(0); }));
       graph.replay(gpu_.stream());  // instantiates it
       calls.insert(calls.end(), {[&step] { step.enqueue(0); }, [&functions] { functions.enqueue(); },
@@ -282,8 +283,8 @@ void add_host_steps(const std::vector<HostStep>& steps, Json& json) {
   fmt::print("\n{:<46}{:>10}{:>12}{:>14}{:>10}\n", "host cost of a step of 256 x 256 x 256, us", "launches", "by class",
              "by functions", "captured");
   for (const HostStep& step : steps) {
-    fmt::print("{:<46}{:>10}{:>12.1f}{:>14.1f}{:>10.1f}\n", step.recipe, step.launches, step.by_class, step.by_functions,
-               step.captured);
+    fmt::print("{:<46}{:>10}{:>12.1f}{:>14.1f}{:>10.1f}\n", step.recipe, step.launches, step.by_class,
+               step.by_functions, step.captured);
     json["launches_of_a_256_step"][step.recipe] = step.launches;
     json["host_us_of_a_256_step"][step.recipe] = step.by_class;
     json["host_us_of_a_256_step_by_functions"][step.recipe] = step.by_functions;

@@ -173,7 +173,11 @@ SECTIONS = (
         "Milliseconds of a processor the first time; from then on it comes from the store. More: [notes/compile_time.md](notes/compile_time.md).",
         kernels.compiles,
     ),
-    ("The host's share", "Of a layer's step, forward and backward, of 256 x 256 x 256.", layers.host),
+    (
+        "The host's share",
+        "Of a layer's step, forward and backward, of 256 x 256 x 256, as calls and as a CUDA graph that was captured.",
+        layers.host,
+    ),
     (
         "The host's share from PyTorch",
         "Microseconds of a step from eager PyTorch, forward and backward, of a 256 x 256 layer.",

@@ -126,11 +126,19 @@ def decoding_in_pytorch(results: Results) -> list[str]:
 
 
 def host(results: Results) -> list[str]:
+    """By recipe; files before the captured step was timed have a dash there."""
     of = [each for each in results.of("linear") if isinstance(each[2].get("host_us_of_a_256_step"), dict)]
-    costs = [found["host_us_of_a_256_step"] for _, _, found in of]
-    names = dict.fromkeys(recipe for each in costs for recipe in each)
-    rows = [(recipe, joined(f"{each[recipe]:.1f}" if recipe in each else "-" for each in costs)) for recipe in names]
-    return table((by_card("recipe", of), "us"), rows) + results.sources(of, noted=True) if of else []
+    columns = [
+        (found.get("launches_of_a_256_step", {}), found["host_us_of_a_256_step"], found.get("host_us_of_a_256_step_captured", {}))
+        for _, _, found in of
+    ]
+
+    def cells(of_column: int, recipe: str, digits: int) -> str:
+        return joined(f"{each[of_column][recipe]:.{digits}f}" if recipe in each[of_column] else "-" for each in columns)
+
+    names = dict.fromkeys(recipe for _, us, _ in columns for recipe in us)
+    rows = [(recipe, cells(0, recipe, 0), cells(1, recipe, 1), cells(2, recipe, 1)) for recipe in names]
+    return table((by_card("recipe", of), "launches", "us", "captured, us"), rows) + results.sources(of, noted=True) if of else []
 
 
 def sweeps(results: Results) -> list[tuple[str, str, Json]]:
