@@ -29,8 +29,9 @@ struct Sm90Output {
   static constexpr u32 kSums = kN / 2;                                 // per thread and wave
   static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // per thread, when scale_inv are fetched
   static constexpr bool kCodes = sizeof(Out) == 1;
-  static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
+  static constexpr u32 kChunk = sm90_chunk_columns(T, static_cast<u32>(sizeof(Out)));  // columns of a staged row
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
+  static constexpr u32 kUnits = kRowBytes / 16;
   static constexpr bool kColumnFactors = is_rowwise(C.scale_b);
   static constexpr bool kGrouped = has_extents(C.scale_b);
   static constexpr bool kFp8 = sizeof(A) == 1;       // has scale_inv
@@ -150,7 +151,7 @@ struct Sm90Output {
   // Eight columns of 16 rows go to the warp's staging rows. The 16-byte units of a row are swizzled so that neither
   // side has bank conflicts.
   INGOT_DEVICE static u32 swizzle(u32 row, u32 unit) {
-    return unit ^ (kCodes ? row / 2 & 3 : sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
+    return unit ^ (kRowBytes == 64 ? row / 2 & 3 : sizeof(Out) == 4 && !kStoredByEngine ? (row & 3) * 2 : row & 7);
   }
 
   // The number of blocks of eight columns, an even number, whose other inputs are fetched together: as many as there
@@ -200,7 +201,7 @@ struct Sm90Output {
   }
 
   // The address that this lane passes to stmatrix and ldmatrix for the first two blocks of eight columns, of 16 bits
-  // each. An exclusive or with 16 j makes it that of blocks j and j + 1, if j is even: rows of 128 bytes are aligned.
+  // each. An exclusive or with 16 j makes it that of blocks j and j + 1, if j is even: staged rows are aligned.
   // (With 192 accumulators there is no register to keep it in from chunk to chunk.)
   INGOT_DEVICE u32 matrices_address(u32 staging) const {
     u32 own = position.lane;
@@ -208,23 +209,24 @@ struct Sm90Output {
     return row_address(staging, own % 16, own / 16);
   }
 
-  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads. What is outside of it is left as it is:
+  // Loads 16 staged rows of the first matrix that the epilogue reads. What is outside of it is left as it is:
   // nobody stores what is computed from that.
   INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
     const u32 rows = row < end_m() ? min_of(end_m() - row, 16U) : 0;
     if (Epi::first_in_vectors(p.epilogue)) {
-      const u32 n = column + position.lane % 8 * 8;
+      const u32 n = column + position.lane % kUnits * 8;
       const u32 bytes = n < p.n ? min_of((p.n - n) * 2, 16U) : 0;
       INGOT_UNROLL_BY(1)
-      for (u32 r = bytes != 0 ? position.lane / 8 : 16; r < rows; r += 4) {
-        ptx::cp_async<16>(row_address(staging, r, position.lane % 8), Epi::first_at(p.epilogue, row + r, n), bytes);
+      for (u32 r = bytes != 0 ? position.lane / kUnits : 16; r < rows; r += 32 / kUnits) {
+        ptx::cp_async<16>(row_address(staging, r, position.lane % kUnits), Epi::first_at(p.epilogue, row + r, n),
+                          bytes);
       }
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
     } else {
       const u32 n = column + position.lane * 2;
       INGOT_UNROLL_BY(kWaves * kSums > 128 ? 1 : 4)  // with 192 accumulators there are no registers for more
-      for (u32 r = n < p.n ? 0 : 16; r < rows; ++r) {
+      for (u32 r = position.lane * 2 < kChunk && n < p.n ? 0 : 16; r < rows; ++r) {
         const auto* const at = reinterpret_cast<const u16*>(Epi::first_at(p.epilogue, row + r, n));
         const u32 second = n + 1 < p.n ? at[1] : 0;
         ptx::st_shared4(row_address(staging, r, position.lane / 4) + position.lane % 4 * 4, at[0] | second << 16);
@@ -373,7 +375,6 @@ struct Sm90Output {
 
   // Stores 16 rows of a chunk, whose columns are all inside, from the warp's shared memory.
   INGOT_DEVICE void write_whole_rows(Out* out, i64 stride, u32 row, u32 column, u32 staging) const {
-    constexpr u32 kUnits = kRowBytes / 16;
     INGOT_UNROLL
     for (u32 i = 0; i < 16; i += 32 / kUnits) {
       const u32 r = i + position.lane / kUnits;

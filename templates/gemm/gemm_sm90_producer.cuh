@@ -25,7 +25,7 @@ struct Sm90GemmParams {
   // An operand across K has a or b alone (gemm_sm90_producer16.cuh).
   TensorMap a, b;
   TensorMap tail_a, tail_b;
-  TensorMap out_map;  // if whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle
+  TensorMap out_map;  // if whole_vectors: boxes of sm90_chunk_columns() x 16 rows, swizzled as long as they are
   const float* factor_a;
   const float* factor_b;
   const void* bias;  // read if the kernel has a bias

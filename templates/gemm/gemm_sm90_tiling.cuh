@@ -65,6 +65,14 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
+// Columns of the output that a warp stages together, in rows of 128 bytes; of 64 bytes if the output has 8 bits, or if
+// tiles have no whole number of the others.
+INGOT_HOST_DEVICE constexpr u32 sm90_chunk_columns(const Sm90Tiling& t, u32 bytes_of_output) {
+  if (bytes_of_output == 1) return 64;
+  const u32 columns = 128 / bytes_of_output;
+  return sm90_columns(t) % columns == 0 ? columns : columns / 2;
+}
+
 // Columns of a warpgroup that have a scale_inv of b's blocks in common.
 INGOT_HOST_DEVICE constexpr u32 sm90_share_columns(const Sm90Tiling& t) { return min_of(sm90_columns(t), 128U); }
 

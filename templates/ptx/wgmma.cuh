@@ -47,13 +47,16 @@ INGOT_HOST_DEVICE constexpr u64 wgmma_across(u32 apart) { return u64{apart >> 4}
 #define INGOT_NAMES_0                                                      \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define INGOT_NAMES_32_TO_39 "%32, %33, %34, %35, %36, %37, %38, %39"
 #define INGOT_NAMES_32_TO_47 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define INGOT_NAMES_32 \
   INGOT_NAMES_32_TO_47 \
   ", "                 \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define INGOT_NAMES_64                                                               \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+#define INGOT_NAMES_64_TO_79 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define INGOT_NAMES_64 \
+  INGOT_NAMES_64_TO_79 \
+  ", "                 \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define INGOT_NAMES_96                                                                           \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
@@ -84,13 +87,20 @@ INGOT_HOST_DEVICE constexpr u64 wgmma_across(u32 apart) { return u64{apart >> 4}
 // d = a b + d if `adds` is not 0, else d = a b. A is [64, 32] and B is [N, 32], both with rows along k.
 template <class A, class B, u32 N>
 INGOT_DEVICE void wgmma_m64k32(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 adds) {
-  static_assert(N == 64 || N == 96 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");
+  static_assert(N == 64 || N == 80 || N == 96 || N == 128 || N == 160 || N == 192 || N == 256,
+                "wgmma of no other width is written down here");
   if constexpr (N == 64) {
     INGOT_WGMMA_TYPES("64", INGOT_NAMES_0, "%32", "%33", "%34", INGOT_D32(0))
+  } else if constexpr (N == 80) {
+    INGOT_WGMMA_TYPES("80", INGOT_NAMES_0 ", " INGOT_NAMES_32_TO_39, "%40", "%41", "%42", INGOT_D32(0), INGOT_D4(32),
+                      INGOT_D4(36))
   } else if constexpr (N == 96) {
     INGOT_WGMMA_TYPES("96", INGOT_NAMES_0 ", " INGOT_NAMES_32_TO_47, "%48", "%49", "%50", INGOT_D32(0), INGOT_D16(32))
   } else if constexpr (N == 128) {
     INGOT_WGMMA_TYPES("128", INGOT_NAMES_0 ", " INGOT_NAMES_32, "%64", "%65", "%66", INGOT_D32(0), INGOT_D32(32))
+  } else if constexpr (N == 160) {
+    INGOT_WGMMA_TYPES("160", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64_TO_79, "%80", "%81", "%82",
+                      INGOT_D32(0), INGOT_D32(32), INGOT_D16(64))
   } else if constexpr (N == 192) {
     INGOT_WGMMA_TYPES("192", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64, "%96", "%97", "%98", INGOT_D32(0),
                       INGOT_D32(32), INGOT_D32(64))
@@ -122,12 +132,16 @@ INGOT_DEVICE void wgmma_m64k32(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 ad
 // across k.
 template <class T, bool AcrossA, bool AcrossB, u32 N>
 INGOT_DEVICE void wgmma_m64k16_shared(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 adds) {
-  static_assert(N == 64 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");
+  static_assert(N == 64 || N == 128 || N == 160 || N == 192 || N == 256,
+                "wgmma of no other width is written down here");
   if constexpr (N == 64) {
     INGOT_WGMMA_16_TYPES("64", INGOT_NAMES_0, "%32", "%33", "%34", "%35", "%36", INGOT_D32(0))
   } else if constexpr (N == 128) {
     INGOT_WGMMA_16_TYPES("128", INGOT_NAMES_0 ", " INGOT_NAMES_32, "%64", "%65", "%66", "%67", "%68", INGOT_D32(0),
                          INGOT_D32(32))
+  } else if constexpr (N == 160) {
+    INGOT_WGMMA_16_TYPES("160", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64_TO_79, "%80", "%81", "%82", "%83",
+                         "%84", INGOT_D32(0), INGOT_D32(32), INGOT_D16(64))
   } else if constexpr (N == 192) {
     INGOT_WGMMA_16_TYPES("192", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64, "%96", "%97", "%98", "%99",
                          "%100", INGOT_D32(0), INGOT_D32(32), INGOT_D32(64))
@@ -145,7 +159,10 @@ INGOT_DEVICE void wgmma_m64k16_shared(float (&d)[N / 2], u64 tile_a, u64 tile_b,
 #undef INGOT_WGMMA
 #undef INGOT_NAMES_96
 #undef INGOT_NAMES_64
+#undef INGOT_NAMES_64_TO_79
 #undef INGOT_NAMES_32
+#undef INGOT_NAMES_32_TO_47
+#undef INGOT_NAMES_32_TO_39
 #undef INGOT_NAMES_0
 #undef INGOT_D32
 #undef INGOT_D16

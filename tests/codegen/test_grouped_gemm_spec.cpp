@@ -66,6 +66,8 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
   expect("e4m3fn*e4m3fn->e4m3fn nt scale=row,row", "out is e4m3fn, but must be one of f32, bf16, f16");
   expect(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
          "tiling has stream-K, but where tiles are is known on the device only");
+  expect(fp8 + " kernel=sm90:128x160:1x1:5:cooperative",
+         "tiling has a tile of 160 columns, but grouped GEMMs take a multiple of 64");
   expect("bf16*bf16->f32 nt kernel=sm90:128x192:2x1:5:pingpong",
          "tiling has 192 outputs in each thread, but where those are f32 its registers hold 128: take a smaller tile");
   expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",

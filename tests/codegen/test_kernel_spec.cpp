@@ -1037,7 +1037,14 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(tiling_error("128x128:2x1:6:cooperative:streamk", true), "that takes cooperative tiles and a cluster of 1x1");
   BOOST_TEST(tiling_error("64x256:1x1:5:cooperative", false) == "no error");
   holds(tiling_error("96x256:1x1:4:pingpong", true), "but pingpong takes a multiple of 64 up to 256");
-  holds(tiling_error("128x320:1x1:4:cooperative", true), "a tile of 320 columns, but it must be 64, 128, 192 or 256");
+  holds(tiling_error("128x320:1x1:4:cooperative", true),
+        "a tile of 320 columns, but it must be 64, 128, 160, 192 or 256");
+  holds(error("e4m3fn*e4m3fn->e4m3fn kernel=sm90:128x160:1x1:5:cooperative"),
+        "tiling has a tile of 160 columns, but an FP8 output takes a multiple of 64");
+  holds(error("bf16*bf16->bf16 nn kernel=sm90:128x160:1x1:5:pingpong"),
+        "tiling has a tile of 160 columns, but b in rows across k takes a multiple of 64");
+  holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90:128x160:1x1:4:cooperative"),
+        "tiling has a tile of 160 columns, but with scale_inv of groups it must be 64 or 128");
   holds(tiling_error("128x256:2x2:4:cooperative", true), "a cluster of 2x2, but it must be 1x1, 2x1 or 1x2");
   holds(tiling_error("128x256:1x1:1:cooperative", true), "1 stages, but there must be 2 to 16");
   holds(tiling_error("128x256:1x1:5:cooperative", true), "bytes of shared memory, but a block has 232448");

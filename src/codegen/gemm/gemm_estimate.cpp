@@ -55,7 +55,9 @@ namespace costs {
 constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n, .stages = stages, .stream_k = true}; }
 
 // 192 sums in a thread leave few registers for an epilogue, as do three warpgroups: those tilings come last, so that a
-// list can leave them out.
+// list can leave them out. After them come tiles of 160 columns, which not all operands and outputs can have; their
+// costs lie between those of 128 and 192 columns and are not fitted.
+constexpr std::size_t kOf160Columns = 2;
 constexpr std::array kFastTilings{
     TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
     TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
@@ -63,14 +65,16 @@ constexpr std::array kFastTilings{
     TilingCost{{64, 64, 1, 1, 12, true}, 151, 0, 1.89},      TilingCost{{192, 64, 1, 2, 6, true}, 296, 1680, 1.35},
     TilingCost{stream_k(64, 128, 8), 476, 2210, 1.09},       TilingCost{stream_k(128, 128, 6), 501, 3050, 1.01},
     TilingCost{stream_k(256, 128, 4), 947, 2920, 1.15},      TilingCost{{192, 128, 1, 2, 5, true}, 516, 1850, 1.11},
-    TilingCost{{128, 192, 2, 1, 5, true}, 494, 3210, 1.09}};
+    TilingCost{{128, 192, 2, 1, 5, true}, 494, 3210, 1.09},  TilingCost{{128, 160, 1, 1, 5, true}, 432, 2000, 1.24},
+    TilingCost{{128, 160, 2, 1, 5, true}, 409, 3775, 1.22}};
 constexpr std::array kAccurateTilings{
     TilingCost{{128, 192, 2, 1, 5, false}, 568, 871, 1.03}, TilingCost{{128, 192, 1, 1, 5, false}, 477, 891, 1.42},
     TilingCost{{128, 128, 1, 1, 6, false}, 326, 573, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 376, 597, 1.11},
     TilingCost{{256, 128, 1, 1, 4, false}, 825, 200, 1.12}, TilingCost{{256, 128, 1, 2, 4, false}, 692, 7730, 1},
     TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
-    TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
+    TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03},
+    TilingCost{{128, 160, 1, 1, 5, false}, 401, 730, 1.45}, TilingCost{{128, 160, 2, 1, 5, false}, 470, 730, 1.1}};
 // 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
 // the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation, and 192x128 has that of
 // the other tilings above 128x128 (1.48, as 128x128 has, made it 12 % slower than it can be where K is 3616). 192x128,
@@ -255,8 +259,9 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   }
   const std::span<const GemmTiling> all =
       sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
-  if (is_light(spec)) return all;
-  return all.first(all.size() - (sums_in_tensor_cores(spec) ? 2 : 1));
+  const std::size_t of_64 = all.size() - costs::kOf160Columns;
+  if (!is_light(spec)) return all.first(of_64 - (sums_in_tensor_cores(spec) ? 2 : 1));
+  return all.first(is_fp8(spec.out) || spec.layout_b == Layout::mn_major ? of_64 : all.size());
 }
 
 // Models cuBLASLt as choosing among four tile sizes.

@@ -14,8 +14,8 @@ std::string tiling_fault(const GemmTiling& t, bool fast, bool groups) {
     return t.pingpong ? fmt::format("a tile of {} rows, but pingpong takes a multiple of 64 up to 256", t.m)
                       : fmt::format("a tile of {} rows, but cooperative takes 64, 128, 192 or 256", t.m);
   }
-  if (t.n < 64 || t.n > 256 || t.n % 64 != 0) {
-    return fmt::format("a tile of {} columns, but it must be 64, 128, 192 or 256", t.n);
+  if (t.n != 160 && (t.n < 64 || t.n > 256 || t.n % 64 != 0)) {
+    return fmt::format("a tile of {} columns, but it must be 64, 128, 160, 192 or 256", t.n);
   }
   if (shares_columns && t.n % 128 != 0) {
     return fmt::format("a tile of 64 rows, whose {} columns cooperative shares out: it takes 128 or 256", t.n);
@@ -159,6 +159,10 @@ void validate_sm90(const GemmSpec& spec) {
         spec,
         "tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster "
         "of 1x1 and no stream-K");
+  }
+  if (spec.tiling->n % 64 != 0 && (is_fp8(spec.out) || spec.layout_b == Layout::mn_major)) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but {} takes a multiple of 64", spec.tiling->n,
+                             is_fp8(spec.out) ? "an FP8 output" : "b in rows across k"));
   }
   if (!has_group_scale_inv(spec)) return;
   if (sm90_part_columns(config.tiling, true) > 128) {

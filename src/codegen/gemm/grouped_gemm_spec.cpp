@@ -22,6 +22,7 @@ static_assert(kMostExperts == kSm90MostExperts);
 // Why the spec's grouped GEMM cannot have this tiling, for messages; empty if it can.
 std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& t) {
   if (t.stream_k) return "stream-K, but where tiles are is known on the device only";
+  if (t.n % 64 != 0) return fmt::format("a tile of {} columns, but grouped GEMMs take a multiple of 64", t.n);
   // Their store needs the registers in which a thread would keep where it is.
   constexpr u32 kMostSumsOfF32 = 128;
   const u32 sums = sm90_sums(sm90_tiling(t), 0);

@@ -34,6 +34,7 @@ static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= 
 struct Box {
   CUtensorMapDataType type;
   u32 cols, rows;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 };
 
 // Rows that do not start at a sector pair gain nothing from prefetching what is next to them, which makes them a tenth
@@ -48,11 +49,11 @@ void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& 
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(tensor.row_stride * size_of(tensor.dtype))};
   const cuuint32_t extents[] = {box.cols, box.rows};
   const cuuint32_t steps[] = {1, 1};
-  driver.check(driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data,
-                                                   sizes, strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                                   CU_TENSOR_MAP_SWIZZLE_128B, promotion(strides[0]),
-                                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-               "cuTensorMapEncodeTiled");
+  driver.check(
+      driver.api().cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), box.type, 2, tensor.data, sizes,
+                                          strides, extents, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle,
+                                          promotion(strides[0]), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled");
 }
 
 struct Rows {
@@ -83,12 +84,14 @@ void encode_operand(TensorMap& whole, TensorMap& tail, const Tensor& operand, La
 }
 
 // A warp's 16 rows.
-void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
-  const bool wide = out.dtype == Dtype::f32;
+void encode_out(TensorMap& map, const Tensor& out, const Sm90Tiling& tiling, const Driver& driver) {
+  const auto bytes = static_cast<u32>(size_of(out.dtype));
+  const u32 cols = sm90_chunk_columns(tiling, bytes);
   encode(map, out,
-         {.type = wide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-          .cols = wide ? 32U : 64U,
-          .rows = 16},
+         {.type = bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+          .cols = cols,
+          .rows = 16,
+          .swizzle = cols * bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B},
          driver);
 }
 
@@ -122,7 +125,7 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .factors_by_engine = sm90_by_engine(spec, tensors, size) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
-  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
+  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, tiling, driver);
   if (size.k == 0) return params;  // along K, where no operand is read then
   // Once they are staged, operands are stored along K.
   encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
