@@ -59,6 +59,51 @@ def test_families_that_are_not_read(tmp_path, family):
     same_bits(model.state_dict(), before)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("strict, kind", [(True, "values"), (False, "values"), (False, "codes"), (False, "quantized"), (False, "e2m1fn")])
+def test_experts_of_one_rank(tmp_path, strict, kind):
+    """As expert parallelism leaves them without DTensors, numbered from 0 on each rank: the file's first would be all ranks'."""
+    model = model_of("mixtral").bfloat16()
+    if kind in ("values", "e2m1fn"):
+        model.save_pretrained(tmp_path)
+    else:
+        whole = copy.deepcopy(model)
+        quantize_experts_(whole)
+        save_float8_checkpoint(whole, tmp_path)
+    for layer in model.model.layers:
+        for key in ("gate_up_proj", "down_proj"):
+            setattr(layer.mlp.experts, key, torch.nn.Parameter(getattr(layer.mlp.experts, key)[2:].clone()))
+    if kind in ("quantized", "e2m1fn"):
+        quantize_experts_(model, "e2m1fn" if kind == "e2m1fn" else "float8")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    wants = (
+        '"model.layers.0.mlp.experts": has fewer experts than the file ("model.layers.0.block_sparse_moe.experts.2.w1.weight"), which does '
+        "not say which of its own they are: load all experts on each rank, and divide them after that"
+    )
+    with pytest.raises(ingot.Error, match=re.escape(wants)):
+        load_float8_checkpoint(model, tmp_path, strict=strict)
+    same_bits(model.state_dict(), before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_list_of_the_experts_of_one_rank(tmp_path, strict):
+    """As modules of their own. Those that a rank lacks may be None: the numbers are the file's then."""
+
+    def of(names, count):
+        experts = torch.nn.ModuleList([torch.nn.Linear(16, 16) if expert in names else None for expert in range(count)])
+        return torch.nn.ModuleDict({"experts": experts, "gate": torch.nn.Linear(16, 4)})
+
+    file = of(range(4), 4)
+    write(tmp_path / "model.safetensors", {name: ("F32", value.numpy()) for name, value in file.state_dict().items()})
+    wants = re.escape('"experts": has fewer experts than the file ("experts.2.')
+    with pytest.raises(ingot.Error, match=wants):
+        load_float8_checkpoint(of(range(2), 2), tmp_path, strict=strict)
+    own = of((2, 3), 4)
+    load_float8_checkpoint(own, tmp_path, strict=False)
+    same_bits(own.state_dict(), {name: value for name, value in file.state_dict().items() if name in own.state_dict()})
+
+
 def test_a_family_of_unknown_names(tmp_path):
     model = model_of("mixtral")
     model.save_pretrained(tmp_path)

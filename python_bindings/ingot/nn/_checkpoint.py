@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from typing import Iterable, Optional, Union
 
 import torch
@@ -26,7 +27,7 @@ from ._checkpoint_files import Reader
 from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark, may_be_codes
 from ._checkpoint_names import Place, check_model, places, trains_a_copy, unwrapped
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
-from ._checkpoint_renames import parts_of_layer, parts_of_stack, renames
+from ._checkpoint_renames import parts_after_stack, parts_of_layer, parts_of_stack, renames
 from ._checkpoint_stacks import find_codes, find_rows, has_stacks_in_float8, read_codes
 from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
@@ -40,6 +41,7 @@ _OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _OF_INPUT = ("input_scale", "activation_scale")
 _SUBJECT = "load_float8_checkpoint"
+_OF_EXPERT = re.compile(r"((?:.*\.)?experts\.\d+)\.")  # a layer of one of several
 _STACKED = (
     "of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
     "convert_experts_() to train"
@@ -123,6 +125,7 @@ class _Plan:
         for place in self.places:
             self._check(place)
         reader.rename(renames(reader.names, self.places))
+        self._refuse_more_experts()
         self._find_layers()
         loaded: set[int] = set()  # parameters may be tied: one name is enough
         for place in self.places:
@@ -153,6 +156,25 @@ class _Plan:
                 f'{_SUBJECT} "{printable(place.name)}": PEFT trains a copy of this module, which would keep its values: load '
                 "before get_peft_model()"
             )
+
+    def _refuse_more_experts(self) -> None:
+        """Experts of one rank, which expert parallelism has numbered from 0, would all get the file's first ones."""
+        listed = {match[1]: name for name in self.reader.names if (match := _OF_EXPERT.match(name))}
+        for place in self.places:
+            module = place.module
+            count = len(module._modules)
+            is_list = count > 0 and [*module._modules] == [str(expert) for expert in range(count)]
+            more = listed.get(f"{place.prefix}{count}") if is_list else None
+            for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                after = parts_after_stack(place, key, tensor) if tensor is not None else []
+                if after and not self._has(place.prefix + key):
+                    more = more or next(filter(self._has, after), None)
+            if more:
+                stored = printable(self.reader.stored(more))
+                raise LinearError(
+                    f'{_SUBJECT} "{printable(place.name)}": has fewer experts than the file ("{stored}"), which does not say which of '
+                    "its own they are: load all experts on each rank, and divide them after that"
+                )
 
     def loads(self, module: torch.nn.Module) -> bool:
         """Does this load give the module, or a part of it, any tensor?"""
@@ -495,7 +517,8 @@ def load_float8_checkpoint(
 
     A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta
     needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
-    names file and tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
+    names file and tensor, for what does not fit, and with strict also for tensors that are missing or have no place. A module with
+    fewer experts than the file does not fit: expert parallelism numbers each rank's from 0.
     """
     check_model(_SUBJECT, model)
     if not isinstance(layers, str) or layers not in _KINDS:

@@ -119,8 +119,16 @@ _OF_STACK = re.compile(r"(_weight)?(_scale|_scale_inv|_input_scale|_packed|[_.]b
 
 def parts_of_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
     """What files call the layers of each expert that transformers makes a stack of; none if it has other ones."""
-    parts = OF_EXPERTS.get(key, ()) if len(stack.shape) == 3 else ()
-    return [f"{place.prefix}{expert}.{part}.weight" for expert in range(stack.shape[0]) for part in parts]
+    return _parts_of(place, key, range(stack.shape[0])) if len(stack.shape) == 3 else []
+
+
+def parts_after_stack(place: Place, key: str, stack: torch.Tensor) -> list[str]:
+    """What files call the layers of the first expert that the stack has no place for; none if it has other ones."""
+    return _parts_of(place, key, (stack.shape[0],)) if len(stack.shape) == 3 else []
+
+
+def _parts_of(place: Place, key: str, experts: Iterable[int]) -> list[str]:
+    return [f"{place.prefix}{expert}.{part}.weight" for expert in experts for part in OF_EXPERTS.get(key, ())]
 
 
 def parts_of_layer(place: Place, key: str) -> list[str]:
@@ -196,7 +204,8 @@ class _Wanted:
         parts = parts_of_stack(place, key, tensor)
         if parts:
             self._stacks.add(place.prefix + key)
-            self._layers.update(part.removesuffix(".weight") for part in parts)
+            more = parts_after_stack(place, key, tensor)  # that the load refuses, by whatever name
+            self._layers.update(part.removesuffix(".weight") for part in [*parts, *more])
 
     def has(self, name: str) -> bool:
         above = name.rpartition(".")[0]
