@@ -8,6 +8,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import ingot
@@ -240,6 +241,20 @@ class Foreign(torch.Tensor):
         if function is torch.nn.functional.linear:
             return "its own way"
         return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_input_that_a_collective_still_writes(recipe):
+    """As a tensor-parallel layer returns it: with the bits of a plain one, and so by the same kernels."""
+    torch.manual_seed(0)
+    layer = Float8Linear.from_float(torch.nn.Linear(32, 48), config_of(recipe))
+    x, found = torch.randn(8, 32), []
+    for given in (x, AsyncCollectiveTensor(x)):
+        layer.zero_grad()
+        output = layer(given)
+        output.square().sum().backward()
+        found.append((output, layer.weight.grad.clone(), layer.bias.grad.clone()))
+    assert all(map(torch.equal, *found))
 
 
 def test_a_weight_of_another_library():

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -153,6 +154,7 @@ def is_foreign(weight: torch.Tensor) -> bool:
 
 _EAGER = (torch.Tensor, torch.nn.Parameter)
 _PLAIN = (*_EAGER, FakeTensor)  # the last in programs that torch.export traces
+_INPUTS = (*_PLAIN, AsyncCollectiveTensor)  # the last, which tensor-parallel layers return, waits where an operator takes it
 _GATHERED = (GatheredWeight, Float8TrainingTensor)
 _EAGER_WEIGHTS = (*_EAGER, *_GATHERED)
 
@@ -361,7 +363,7 @@ class Float8Linear(nn.Float8Linear):
 
     def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
         """Does an operator of Ingot's take the weight in FP8 as it is?"""
-        if self._emulates or type(input) not in _PLAIN:
+        if self._emulates or type(input) not in _INPUTS:
             return False
         return is_gathered(weight, self.options.casts) and type(bias) in (*_PLAIN, type(None))
 
@@ -369,7 +371,7 @@ class Float8Linear(nn.Float8Linear):
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
         if self.options.casts is None or self._emulates:
             return False
-        plain = type(input) in _PLAIN and type(weight) in (*_PLAIN, GatheredWeight) and weight.dtype in HIGH_PRECISION
+        plain = type(input) in _INPUTS and type(weight) in (*_PLAIN, GatheredWeight) and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
         disabled = ScalingType.DISABLED
         casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)
