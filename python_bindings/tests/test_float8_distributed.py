@@ -439,6 +439,28 @@ def check_tensor_parallel(rank):
             torch.testing.assert_close(each.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1)
 
 
+def check_tensor_parallel_in_inference_mode(rank):
+    """Alone, and under FSDP2 that gathers in 16 bits and in FP8, with the bits of training. The last layer is whole: its input comes of
+    a collective, and Ingot's kernels take it."""
+    mesh = init_device_mesh(DEVICE, (1, WORLD), mesh_dim_names=("dp", "tp"))
+    plan = {"0.w1": Float8ColwiseParallel(), "0.w2": Float8ColwiseParallel(), "0.out_proj": Float8RowwiseParallel()}
+    x = two_processes.normal(2 * WORLD, 16, seed=0)
+    for gathers in (None, False, True):
+        torch.manual_seed(0)
+        config = Float8LinearConfig(enable_fsdp_float8_all_gather=bool(gathers))
+        net = float8.convert_to_float8_training(nn.Sequential(FeedForward(16 * WORLD), nn.Linear(16, 16)), config=config)
+        parallelize_module(net, mesh["tp"], plan)
+        if gathers is not None:
+            for part in (*net, net):
+                fully_shard(part, mesh=mesh["dp"])
+        expected = net(x)
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                assert torch.equal(net(x), expected), (gathers, mode)
+        net(x).sum().backward()
+        assert all(getattr(each.grad, "_local_tensor", each.grad).isfinite().all() for each in net.parameters())
+
+
 def check_tensor_parallel_compiled(rank):
     """In one graph."""
     torch.manual_seed(0)
@@ -545,6 +567,7 @@ CHECKS = [
     check_delayed,
     check_delayed_of_a_group,
     check_tensor_parallel,
+    check_tensor_parallel_in_inference_mode,
     check_tensor_parallel_of_odd_sizes,
     check_tensor_parallel_refuses,
     check_distributed_tensors,

@@ -147,6 +147,15 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
 _KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, GatheredWeight, WeightWithDynamicFloat8CastTensor)
 
 
+def _transposed(weight: torch.Tensor) -> torch.Tensor:
+    """weight.t(). In inference mode PyTorch makes no views of a wrapping tensor, such as a DTensor, that was made outside of it. (Compilers
+    do not trace the question.)"""
+    if type(weight) in _PLAIN or torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or weight.is_inference():
+        return weight.t()
+    with torch.inference_mode(False), torch.no_grad():
+        return weight.t()
+
+
 def is_foreign(weight: torch.Tensor) -> bool:
     """Is this a tensor of another library's class, which defines its own products?"""
     return type(weight) not in _KNOWN_WEIGHTS
@@ -337,7 +346,7 @@ class Float8Linear(nn.Float8Linear):
         if self._takes_gathered(input, weight, bias):
             output = gathered_linear(input, weight, bias, options.casts, name, options._plans)
             return self._noted(output, given is input, input, weight, bias, options.gathered_casts)
-        output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
+        output = matmul_with_hp_or_float8_args.apply(input, _transposed(weight), self.linear_mm_config, self.config)
         return output if bias is None else output + bias.to(output.dtype)
 
     def _run_again(self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
