@@ -10,6 +10,8 @@ import pickle
 import re
 import time
 import types
+import unittest
+import warnings
 import weakref
 from unittest import mock
 
@@ -30,9 +32,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from ingot.nn import (
     Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
 )
+from ingot.nn._delayed import warn_of_no_sync
 from ingot.torch import LinearError, _shard_gather, _sharded_weight
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
+from ingot.torch._progress import progress
 from ingot.torch._shard_casts import ShardCast, rows_of
 from ingot.torch._sharded_weight import Gather, ShardedWeight, _Asked, _Ranks, _Sent
 from ingot.torch._unit_casts import Scratch, UnitCasts, _Gather
@@ -225,6 +229,25 @@ def check_checkpointing(rank):
             outputs.append((x.grad, [each.grad.full_tensor() for each in net.parameters()]))
             assert sum(why in line for line in lines) == (2 if why and gathers else 0), lines
         assert torch.equal(outputs[0][0], outputs[1][0]) and all(map(torch.equal, outputs[0][1], outputs[1][1]))
+
+
+def check_who_warns(rank):
+    """What is true of the model of all ranks is a warning of the first one; the others have it at level INFO."""
+    layer = Float8Linear(16, 16, recipe="delayed", layer_name="one")
+    head = nn.Embedding(16, 16)
+    head.weight = layer.weight
+    with mock.patch("ingot.torch._saying._SAID", set()), unittest.TestCase().assertLogs("ingot", "INFO") as found:
+        float8_all_gather(nn.Linear(16, 16))
+        float8_all_gather(nn.ModuleDict({"layer": layer, "head": head}))
+    first, second = found.records
+    assert "has no FP8 layers" in first.getMessage() and "head shares it" in second.getMessage()
+    assert first.levelname == second.levelname == ("INFO" if rank else "WARNING")
+    with warnings.catch_warnings(record=True) as warned, mock.patch("ingot.nn._delayed._WARNED", []):
+        warnings.simplefilter("always")
+        warn_of_no_sync("linear")
+    assert len(warned) == (0 if rank else 1)
+    with mock.patch("sys.stderr", mock.Mock(isatty=lambda: True)) as terminal, progress("something", 50):
+        assert terminal.write.called == (rank == 0)
 
 
 def check_recomputed_in_a_graph(rank):
@@ -472,6 +495,7 @@ CHECKS = [
     check_codes_that_live,
     check_kept_after_forward,
     check_checkpointing,
+    check_who_warns,
     check_recomputed_in_a_graph,
     check_models_are_freed,
     check_offload,

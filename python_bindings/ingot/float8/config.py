@@ -19,6 +19,7 @@ import torch
 
 from ..torch._errors import Float8AssertionError, Float8TypeError
 from ..torch._linear import RECIPES
+from ..torch._saying import warn
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +231,7 @@ class Float8LinearConfig:
                     f"got {cast.scaling_type} for the weight"
                 )
         if self.force_recompute_fp8_weight_in_bwd:
-            logger.warning("Float8LinearConfig: force_recompute_fp8_weight_in_bwd is an old field and has no effect")
+            warn("Float8LinearConfig: force_recompute_fp8_weight_in_bwd is an old field and has no effect", logger)
 
     def operands(self) -> Tuple[Tuple[str, CastConfig, CastConfig], ...]:
         """Returns the name of each operand, and its cast in the GEMM that reads it first and in the other."""

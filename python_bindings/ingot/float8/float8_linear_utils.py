@@ -12,6 +12,7 @@ import torch.nn as nn
 from ..nn._delayed import is_delayed, sync_scales
 from ..torch._errors import Float8AssertionError, Float8NotImplementedError
 from ..torch._modules import replace_layers
+from ..torch._saying import warn
 from ..torch._shard_gather import agree_at_first_call
 from ._conversion import ConversionRecorder, check_filter, check_module
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, checked_config, config_has_stateful_scaling
@@ -152,7 +153,7 @@ def sync_float8_amax_and_scale_history(
     """
     layers = model.modules() if fp8_layers is None else fp8_layers
     if not sync_scales("sync_float8_amax_and_scale_history", model, layers, group, reduce):
-        log.warning("sync_float8_amax_and_scale_history: there is no layer with delayed scaling")
+        warn("sync_float8_amax_and_scale_history: there is no layer with delayed scaling", log)
 
 
 def _auto_filter_for_recipe(

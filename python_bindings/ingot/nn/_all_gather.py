@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
@@ -17,12 +16,12 @@ from ..torch._model_weights import ExpertsWeight, users_of_parameters, weights_o
 from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
 from ..torch._other_gathers import EXPERTS
+from ..torch._saying import say_once, warn
 from ..torch._shard_gather import (
     agree_at_first_call, gathered_again, gathered_in_float8, plain_in_state_dict, precompute, weights_changed as weights_changed
 )
-from ..torch._sharded_weight import ShardedWeight, say_once, subject_of
+from ..torch._sharded_weight import ShardedWeight, subject_of
 
-_log = logging.getLogger("ingot")
 _E4M3 = torch.float8_e4m3fn
 # By recipe; the casts are those of src/nn/recipe/recipes.cpp.
 _CASTS = {
@@ -126,7 +125,7 @@ def float8_all_gather(
     for each in _weights(model, experts):
         wanted.setdefault(id(each.weight), []).append(each)
     if not wanted:
-        _log.warning("float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first")
+        warn("float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first")
     for same in wanted.values():
         name, weight, casts = same[0][:3]
         if filter is not None and not filter(name, weight):

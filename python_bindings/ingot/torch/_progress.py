@@ -1,10 +1,13 @@
-"""How far a long call is: tqdm's bar, where it is installed, standard error is a terminal and there is much to do."""
+"""How far a long call is: tqdm's bar, where it is installed, standard error is a terminal and there is much to do. Of several ranks
+the first one has it."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from typing import Callable, Iterator
+
+from ._saying import is_first_rank
 
 _FEW = 32  # steps that need no bar
 
@@ -13,7 +16,7 @@ _FEW = 32  # steps that need no bar
 def progress(text: str, total: int) -> Iterator[Callable[[], object]]:
     """Yields what is to be called after each of `total` steps."""
     bar = None
-    if total >= _FEW and sys.stderr is not None and sys.stderr.isatty():
+    if total >= _FEW and is_first_rank() and sys.stderr is not None and sys.stderr.isatty():
         try:
             from tqdm import tqdm
         except ImportError:

@@ -11,7 +11,6 @@ gathers is a rank's part, which its layer casts by itself: only one scale of the
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -25,12 +24,12 @@ from ._fsdp_units import Unit, is_recomputed, unit_of
 from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
 from ._other_gathers import is_flattened, refuse_fsdp1
 from ._names import UNNAMED, all_layers, name_where
+from ._saying import say_once
 from ._shard_casts import Known, ShardCast, rounded, rows_of
 from ._shard_plan import Asks, CodesPlan, Part
 from ._unit_casts import Wanted, casts_of, copy_over, read_on_this_stream, scaled
 
 aten = torch.ops.aten
-_log = logging.getLogger("ingot")
 
 # FSDP pads and moves its shard with views and with these, whose results have to stay of the class: with what is known where
 # the values are the same, ...
@@ -133,15 +132,6 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     if unit is None or unit.gathered_dtype.itemsize <= 2 or ranks == 1:  # PyTorch takes one tensor of a single rank
         return Gather("high_precision"), why + ": both sets would be as many bytes as 16 bits"
     return Gather("both"), ""
-
-
-_SAID: set = set()
-
-
-def say_once(subject: str, text: str) -> None:
-    if (subject, text) not in _SAID:
-        _SAID.add((subject, text))
-        _log.warning("%s: %s", subject, text)
 
 
 def subject_of(name: str, dimensions: int) -> str:
