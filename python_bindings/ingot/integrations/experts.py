@@ -144,8 +144,8 @@ def quantize_experts_(model: torch.nn.Module, format: str = "float8") -> List[st
     `<name>_scale_inv` and a `<name>_packing`; state_dict() alone saves them, gradients do not pass, GPUs from sm_80 on run it, and
     sizes are any. load_float8_checkpoint() fills those of "e2m1fn" from a checkpoint in MXFP4, such as gpt-oss's, bit for bit.
 
-    Raises LinearError for a model without stacked experts, for experts that have adapters themselves or are sharded (DTensors), for another format or one that
-    the experts do not have already, and for sizes and GPUs as convert_experts_() does."""
+    Raises LinearError for a model without stacked experts, for experts that have adapters themselves or are sharded (DTensors), for
+    another format or one that the experts do not have already, and for sizes and GPUs as convert_experts_() does."""
     stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
     check_format(stacks, format)
     if format == FLOAT8:
