@@ -47,6 +47,10 @@ FAMILIES = {
     "flex_olmo": {"num_experts": 4, "intermediate_size": 32},
     "deepseek_v2": OF_DEEPSEEK,
     "deepseek_v3": OF_DEEPSEEK,
+    "deepseek_v4": {  # nearly all; a layer that looks its experts up, and two kinds of compressed attention
+        **LATENT, **ROUTED, "num_key_value_heads": 1, "o_groups": 2, "o_lora_rank": 8, "index_n_heads": 2, "index_head_dim": 16,
+        "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"], "mlp_layer_types": ["hash_moe", "moe"],
+    },
     "glm4_moe": {**ROUTED, "n_group": 1, "topk_group": 1},
     "dots1": {**ROUTED, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
     "hunyuan_v1_moe": {"num_experts": 4, "intermediate_size": 32, "moe_topk": 2},

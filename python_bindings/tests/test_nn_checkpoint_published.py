@@ -20,7 +20,7 @@ from ingot.nn import FrozenFloat8Config, convert, load_float8_checkpoint, quanti
 WHOLE = ("gpt_oss", "llama4_text")  # files have stacks, as the model has them: (experts, K, N)
 STACKS = ("granitemoe", "granitemoeshared", "granitemoehybrid", "hy_v4")  # files have stacks (experts, N, K)
 WITHOUT_EXPERTS = ("llama4_text", "longcat_flash")  # which ingot.integrations.experts does not take
-IN_CI = ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "hy_v4", "kimi_linear", "laguna", "qwen3_moe", "gpt_oss")
+IN_CI = ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "hy_v4", "kimi_linear", "laguna", "deepseek_v4", "qwen3_moe", "gpt_oss")
 
 
 def read(folder):

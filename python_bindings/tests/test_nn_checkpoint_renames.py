@@ -10,11 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 transformers = pytest.importorskip("transformers", minversion="5")
+safetensors = pytest.importorskip("safetensors.torch")
 
 import ingot
-from checkpoint_layouts import e4m3, exponents, f32, fine, float_of_bits, fp8, group, of_32, pairs, write
+from checkpoint_layouts import E8M0, e4m3, exponents, f32, fine, float_of_bits, fp8, group, of_32, pairs, write
 from conftest import in_ci
-from expert_families import FAMILIES, LATENT, ROUTED, model_of, same_bits
+from expert_families import FAMILIES, model_of, same_bits
 from ingot.integrations.experts import convert_experts_, quantize_experts_
 from ingot.nn import FrozenFloat8Config, load_float8_checkpoint, quantize_, save_float8_checkpoint
 from ingot.torch._stored_experts import stored
@@ -22,7 +23,7 @@ from ingot.torch._stored_experts import stored
 HIDDEN, INNER, EXPERTS = 160, 192, 3  # no multiples of 128: the last blocks are not whole
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "family", in_ci(lambda name: name in ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "hy_v4", "kimi_linear", "laguna"), FAMILIES)
+    "family", in_ci(lambda name: name in ("mixtral", "phimoe", "granitemoe", "nemotron_h", "hy_v3", "hy_v4", "kimi_linear", "laguna", "deepseek_v4"), FAMILIES)
 )
 def test_what_transformers_saves(tmp_path, family):
     saved_and_loaded(tmp_path, model_of(family))
@@ -42,21 +43,6 @@ def saved_and_loaded(tmp_path, model):
     report = load_float8_checkpoint(loaded, tmp_path)
     assert not report.missing and not report.unexpected and (tmp_path / "model.safetensors.index.json").exists()
     same_bits(loaded.state_dict(), model.state_dict())
-
-
-UNREAD = {  # layers of other names and of other parts
-    "deepseek_v4": {**LATENT, **ROUTED, "num_key_value_heads": 1, "o_groups": 2, "o_lora_rank": 8, "index_n_heads": 2, "index_head_dim": 16},
-}
-
-
-@pytest.mark.parametrize("family", UNREAD)
-def test_families_that_are_not_read(tmp_path, family):
-    model = model_of(family, **UNREAD[family])
-    model.save_pretrained(tmp_path)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ingot.Error, match=rf"lacks model.layers.0.*; the model has no place for .*: files of '{family}' that have other names"):
-        load_float8_checkpoint(model, tmp_path)
-    same_bits(model.state_dict(), before)
 
 
 @torch.no_grad()
@@ -117,6 +103,36 @@ def test_a_family_of_unknown_names(tmp_path):
     )
     with pytest.raises(ingot.Error, match=wants):
         load_float8_checkpoint(model, tmp_path)
+
+
+# ---- DeepSeek-V4 in FP8 ----------------------------------------------------------------------------------------------
+
+
+def test_files_of_deepseek_v4(tmp_path):
+    """As the hub has them: without "model.", and scale_inv of blocks, powers of two, as proj.scale."""
+    plain = model_of("deepseek_v4").bfloat16()
+    plain.save_pretrained(tmp_path / "saved")
+    tensors = {}
+    for name, value in safetensors.load_file(tmp_path / "saved" / "model.safetensors").items():
+        name = name.removeprefix("model.").replace("embed_tokens.", "embed.").replace("hc_head.hc_", "hc_head_")
+        kind = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}[value.dtype]
+        tensors[name] = (kind, value.view(torch.int16).numpy() if kind == "BF16" else value.numpy())
+    expected = {}
+    for layer in range(2):
+        for file, name in {"attn.wq_a": "self_attn.q_a_proj", "ffn.shared_experts.w2": "mlp.shared_experts.down_proj"}.items():
+            shape = tensors[f"layers.{layer}.{file}.weight"][1].shape
+            codes, scales = fp8(*shape), exponents(1, 1)
+            tensors |= {f"layers.{layer}.{file}.weight": ("F8_E4M3", codes), f"layers.{layer}.{file}.scale": ("F8_E8M0", scales)}
+            expected[f"model.layers.{layer}.{name}"] = e4m3(codes) * 2.0 ** (int(scales[0, 0]) - E8M0)
+    write(tmp_path / "model.safetensors", tensors)
+    loaded = model_of("deepseek_v4").bfloat16()
+    report = load_float8_checkpoint(loaded, tmp_path / "model.safetensors")
+    assert {*report.layers} == expected.keys() and not report.missing and not report.unexpected and not report.ignored
+    for name, values in expected.items():
+        layer = loaded.get_submodule(name)
+        assert layer.scale == "tensor" and np.array_equal(layer.dequantize().double().numpy(), values)
+    others = [name for name in plain.state_dict() if name.rpartition(".")[0] not in expected]
+    same_bits({name: loaded.state_dict()[name] for name in others}, {name: plain.state_dict()[name] for name in others})
 
 
 # ---- Mixtral in FP8 --------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Of a weight "proj.weight", value = code * scale_inv, a file has one of
 
-  proj.weight (float8) with proj.weight_scale, proj.weight_scale_inv or proj.scale_weight; or alone, if codes are values
+  proj.weight (float8) with proj.weight_scale, proj.weight_scale_inv, proj.scale_weight or proj.scale (DeepSeek-V4); or alone, if codes
+                                                                     are values
   proj.weight (uint8, two codes of FP4 to a byte) with proj.weight_scale (e8m0, of 32)         ModelOpt
   proj.weight_packed (uint8, FP4 or FP6) with proj.weight_scale                                compressed-tensors
   proj.weight_blocks (uint8, [..., N, K / 32, 16]) with proj.weight_scales                     gpt-oss
@@ -27,7 +28,7 @@ from ._checkpoint_files import Reader
 
 _E8M0 = (torch.float8_e8m0fnu, torch.uint8)  # uint8: its bits
 _OF_FLOATS = (torch.float32, torch.bfloat16, torch.float16, *_E8M0)
-_OF_WEIGHT = ("weight_scale", "weight_scale_inv", "scale_weight")
+_OF_WEIGHT = ("weight_scale", "weight_scale_inv", "scale_weight", "scale")
 _OF_OTHERS = ("_scale", "_scale_inv", "_weight_scale")
 _BITS = {"e2m1fn": 4, "e2m3fn": 6}
 _MARKS = ("scaled_fp8",)  # of ComfyUI: says that the file has codes
