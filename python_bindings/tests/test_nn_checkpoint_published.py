@@ -170,6 +170,23 @@ def test_transformers_reads_the_folder(tmp_path, family, kind):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family, published", [("gpt_oss", True), ("hy_v4", True), ("mixtral", False), ("mixtral", True)])
+def test_stacks_that_transformers_would_take_for_values(tmp_path, family, published):
+    """What compressed-tensors knows no status by is an error, which shows it. Layers of each expert are read."""
+    model = model_of(family).bfloat16()
+    quantize_experts_(model)
+    config = save_float8_checkpoint(model, tmp_path, published_names=published)
+    says = "compressed" if family == "mixtral" and published else "for ingot.nn.load_float8_checkpoint() alone"
+    assert config["quantization_status"] == says
+    if says != "compressed":
+        load_float8_checkpoint(model, tmp_path)
+        pytest.importorskip("compressed_tensors")
+        for how in ({}, {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}):
+            with pytest.raises(ValueError, match=re.escape(says)):
+                type(model).from_pretrained(tmp_path, dtype=torch.bfloat16, **how)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("scale", [None, "row"])
 def test_layers_that_transformers_keeps_in_float32(tmp_path, scale):
     """Its fine-grained FP8, which does not convert them, would take their codes for values."""

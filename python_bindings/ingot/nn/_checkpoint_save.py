@@ -46,6 +46,8 @@ _SCALE_OF_RECIPE = {
 _SCALE_NAMES = ("weight_scale", "weight_scale_inv")
 _SUBJECT = "save_float8_checkpoint"
 _LAYERS = (torch.nn.Linear, LinearParameters, _NormLinear)
+# from_pretrained() would take the codes of a stack for values, without a word. compressed-tensors raises for this, and shows it.
+_FOR_US = "for ingot.nn.load_float8_checkpoint() alone"
 
 
 @dataclasses.dataclass
@@ -75,6 +77,12 @@ class _Contents:
     @property
     def float8(self) -> list[_Float8]:
         return [each for each in self.tensors.values() if isinstance(each, _Float8)]
+
+    @property
+    def has_stacks(self) -> bool:
+        """Of codes of experts, not divided into layers."""
+        of_experts = [name for name, each in self.tensors.items() if isinstance(each, _Float8) and each.of_experts]
+        return any(isinstance(self.stored[name], str) for name in of_experts)
 
 
 def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) -> tuple[Optional[str], bool]:
@@ -346,8 +354,10 @@ def save_float8_checkpoint(
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
     sharded parameters (fully_shard, DTensor) all ranks call this; each tensor is gathered, and the lowest rank writes.
     Layers with scale_inv of several kinds (a model of several recipes) make a config of compressed-tensors with a group for
-    each kind, which names its layers. Raises LinearError for a model without such layers, for adapters of PEFT, for experts
-    of which expert parallelism has left a part in the module (DTensors are whole), and for ranks whose models differ.
+    each kind, which names its layers. That of stacks of experts in FP8, which gpt-oss, GraniteMoe and Hunyuan 4 have, and others with
+    published_names=False, has a quantization_status for which from_pretrained() raises. Raises LinearError for a model without
+    layers in FP8, for adapters of PEFT, for experts of which expert parallelism has left a part in the module (DTensors are
+    whole), and for ranks whose models differ.
     """
     check_model(_SUBJECT, model)
     for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
@@ -365,6 +375,8 @@ def save_float8_checkpoint(
         fault = str(error)
     ranks.agree(_SUBJECT, {name: _facts(each) for name, each in contents.tensors.items()}, fault)
     config = _config_of(contents)
+    if contents.has_stacks:
+        config["quantization_status"] = _FOR_US
     if config["quant_method"] == "compressed-tensors":
         scale_name = scale_name or "weight_scale"
     with progress("weights are cast", len(contents.tensors) if ranks.writes else 0) as step:
