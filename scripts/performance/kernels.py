@@ -11,6 +11,7 @@ MODES = (
     *("blocks", "blocks read", "groups", "groups read"),
 )
 
+CASTS = ("cast", "cast_again", "cast_renewed")  # files of the same cases, later ones of fewer
 MOST_FIGURES = 20  # in a row of a table of casts
 
 
@@ -18,9 +19,9 @@ MOST_FIGURES = 20  # in a row of a table of casts
 
 
 def cast_cases(results: Results) -> dict[tuple[str, str, int, int], tuple[str, Json]]:
-    """(file, case) of each (device, work, rows, columns) that was timed: cast_again's where it has one."""
+    """(file, case) of each (device, work, rows, columns) that was timed, of the last file that has it."""
     found = {}
-    for name in ("cast", "cast_again"):
+    for name in CASTS:
         for device, file, content in results.of(name):
             cases = ((case, (device, case["case"], case["rows"], case["cols"])) for case in content["cases"] if "us" in case)
             found |= {key: (file, case) for case, key in cases}
@@ -51,35 +52,40 @@ def casts(results: Results) -> list[str]:
     lines += table((by_card("work", of), "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
     lines += cast_sources(results, of)
     lines += ["All sizes, per cent of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
-    older = {file for device, file, _ in of if results.of_device("cast_again", device)}
-    lines += casts_by_size(of, cases, older)
+    lines += casts_by_size(of, cases, {file: mark for device, _, _ in of for mark, file, _ in marked(results, device)})
     for device, file, found in results.of("cast_gathered"):
         lines += ["Rows that an index names, next to plain casts of the same run, per cent of a copy's speed:", ""]
         named = {(device, case["case"], case["rows"], case["cols"]): (file, case) for case in found["cases"] if "us" in case}
-        lines += casts_by_size([(device, file, found)], named, set()) + results.sources([(device, file, found)])
+        lines += casts_by_size([(device, file, found)], named, {}) + results.sources([(device, file, found)])
     return lines
+
+
+def marked(results: Results, device: str) -> list[tuple[str, str, Json]]:
+    """(mark, file, content) of a card's casts, the newest first, whose figures have no mark; the others' have stars."""
+    files = [(file, content) for name in reversed(CASTS) for other, file, content in results.of(name) if other == device]
+    return [("*" * stars, file, content) for stars, (file, content) in enumerate(files)]
 
 
 def cast_sources(results: Results, of: list[tuple[str, str, Json]]) -> list[str]:
     told = []
-    for device, file, found in of:
-        again = [results.source(name, content) for other, name, content in results.of("cast_again") if other == device]
-        peers = [results.source(name, content) for other, name, content in results.of("cast_torch") if other == device]
-        told += [*again, ("with *, " if again else "") + results.source(file, found), *(f"torch.compile: {peer}" for peer in peers)]
+    for device, _, _ in of:
+        for mark, file, content in marked(results, device):
+            told.append((f"with {mark}, " if mark else "") + results.source(file, content))
+        told += [f"torch.compile: {results.source(name, content)}" for other, name, content in results.of("cast_torch") if other == device]
     return ["; ".join(told) + ".", ""]
 
 
-def casts_by_size(of: list[tuple[str, str, Json]], cases: dict, older: set[str]) -> list[str]:
+def casts_by_size(of: list[tuple[str, str, Json]], cases: dict, marks: dict[str, str]) -> list[str]:
     """A column for each size, by columns; and the same compared with copies of the same size, where they were measured."""
-    lines = by_size(of, cases, "of_copy_ceiling", older)
+    lines = by_size(of, cases, "of_copy_ceiling", marks)
     if any("of_same_size_copy" in case for _, case in cases.values()):
         lines += ["The same, of the speed of a copy of as many bytes, timed alternately with each:", ""]
-        lines += by_size(of, cases, "of_same_size_copy", older)
+        lines += by_size(of, cases, "of_same_size_copy", marks)
     return lines
 
 
-def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, older: set[str]) -> list[str]:
-    """In two tables or more where one would be too wide, the sizes of all cards first. Figures of files in `older` have a *."""
+def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, marks: dict[str, str]) -> list[str]:
+    """In two tables or more where one would be too wide, the sizes of all cards first. Figures have the marks of their files."""
     cards: dict[tuple[int, int], set[str]] = {}
     for (device, _, *size), (_, case) in cases.items():
         if ratio in case:
@@ -89,7 +95,7 @@ def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, older: set
 
     def figure(device: str, work: str, size: tuple[int, int]) -> str:
         file, case = cases.get((device, work, *size), ("", {}))
-        return f"{100 * case[ratio]:.0f}{'*' if file in older else ''}" if ratio in case else "-"
+        return f"{100 * case[ratio]:.0f}{marks.get(file, '')}" if ratio in case else "-"
 
     lines = []
     wide = math.ceil(len(sizes) / math.ceil(len(sizes) * len(of) / MOST_FIGURES)) if sizes else 1
@@ -119,25 +125,31 @@ def gemm_times(case: Json) -> tuple[float | None, float | None]:
 def gemms(results: Results) -> list[str]:
     lines = []
     for device, file, found in results.of("gemm"):
-        shapes: dict[str, dict[str, str]] = {}
-        over_bf16: dict[str, list[float]] = {}
-        for case in found["cases"]:
-            shape, mode = split(case["case"])
-            ours, theirs = gemm_times(case)
-            if mode not in MODES or ours is None:
-                continue
-            fast = case["bf16_us"] / ours if "bf16_us" in case else None
-            if fast is not None:
-                over_bf16.setdefault(mode, []).append(fast)
-            over = f" ({theirs / ours:.2f})" if theirs is not None else ""
-            shapes.setdefault(shape, {})[mode] = f"{tflops(case, ours)}{times(fast)}{over}"
-        modes = [mode for mode in MODES if any(mode in row for row in shapes.values())]
-        rows = [[shape, *(row.get(mode, "-") for mode in modes)] for shape, row in shapes.items()]
-        rows.append(["geometric mean", *(times(geometric(over_bf16.get(mode, []))) for mode in modes)])
-        lines += [results.source(file, found) + ":", ""]
-        lines += table(("M x K x N", *modes), rows)
+        lines += gemm_table(results.source(file, found), found)
+        for other, unlisted, content in results.of("gemm_unlisted"):
+            if other == device:
+                lines += gemm_table("Sizes that nothing was fitted to, " + results.source(unlisted, content), content)
         lines += deep_gemm(results, device)
     return lines
+
+
+def gemm_table(source: str, found: Json) -> list[str]:
+    shapes: dict[str, dict[str, str]] = {}
+    over_bf16: dict[str, list[float]] = {}
+    for case in found["cases"]:
+        shape, mode = split(case["case"].removeprefix("unlisted "))
+        ours, theirs = gemm_times(case)
+        if mode not in MODES or ours is None:
+            continue
+        fast = case["bf16_us"] / ours if "bf16_us" in case else None
+        if fast is not None:
+            over_bf16.setdefault(mode, []).append(fast)
+        over = f" ({theirs / ours:.2f})" if theirs is not None else ""
+        shapes.setdefault(shape, {})[mode] = f"{tflops(case, ours)}{times(fast)}{over}"
+    modes = [mode for mode in MODES if any(mode in row for row in shapes.values())]
+    rows = [[shape, *(row.get(mode, "-") for mode in modes)] for shape, row in shapes.items()]
+    rows.append(["geometric mean", *(times(geometric(over_bf16.get(mode, []))) for mode in modes)])
+    return [source + ":", "", *table(("M x K x N", *modes), rows)]
 
 
 def grouped_gemms(results: Results) -> list[str]:
