@@ -297,6 +297,34 @@ def test_high_precision_stays_and_is_listed(tmp_path):
     assert torch.equal(reader.read("embed.weight"), tied["embed"].weight) and "head.weight" not in reader.names
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize("stored", [1, 2])
+def test_a_layer_of_two_names(tmp_path, names, stored):
+    """It is written by the first one. Whichever of them the file has, both are the new layer, and a hook's handle is of it."""
+
+    def shared(order):
+        layer = torch.nn.Linear(K, K, dtype=torch.bfloat16)
+        return torch.nn.ModuleDict({**dict.fromkeys(order, layer), "c": torch.nn.Linear(K, K, dtype=torch.bfloat16)})
+
+    saved = shared("ab")
+    quantize_(saved, FrozenFloat8Config())
+    save_float8_checkpoint(saved, tmp_path / "model.safetensors")
+    if stored == 2:
+        safetensors = pytest.importorskip("safetensors.torch")
+        tensors = safetensors.load_file(tmp_path / "model.safetensors")
+        tensors |= {name.replace("a.", "b."): value.clone() for name, value in tensors.items() if name.startswith("a.")}
+        safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    loaded, calls = shared(names), []
+    handle = loaded["a"].register_forward_hook(lambda *_: calls.append(1))
+    report = load_float8_checkpoint(loaded, tmp_path / "model.safetensors", layers="frozen")
+    assert report.layers == ("a" if stored == 1 else names[0], "c") and not report.missing
+    x = torch.randn(3, K, dtype=torch.bfloat16)
+    assert loaded["a"] is loaded["b"] and torch.equal(loaded["b"](x), saved["a"](x)) and calls == [1]
+    handle.remove()
+    loaded["a"](x)
+    assert calls == [1]
+
+
 @pytest.mark.parametrize("wrapper", ["checkpoint_wrapper", "compile", "compiled_model", "DataParallel"])
 def test_wrappers_have_no_names(tmp_path, wrapper):
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper

@@ -311,6 +311,35 @@ def test_experts_of_one_rank(tmp_path, quantized):
         save_float8_checkpoint(model, tmp_path, scale=None if quantized else "row")
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("format", [None, "float8", "e4m3fn"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_block_of_two_names(tmp_path, format, device):
+    """Layers that share their experts, and a module with a buffer, are written by their first names, and loaded by these."""
+
+    def shared(model):
+        model.model.layers[1].mlp = model.model.layers[0].mlp
+        for layer in model.model.layers:
+            layer.scaled = model.model.layers[0].mlp
+        model.model.layers[0].mlp.register_buffer("steps", torch.arange(3, device=next(model.parameters()).device))
+        return model
+
+    saved = shared(model_of("mixtral").bfloat16())
+    quantize_experts_(saved)
+    save_float8_checkpoint(saved, tmp_path)
+    with torch.device(device):
+        loaded = shared(transformers.AutoModelForCausalLM.from_config(saved.config).bfloat16())
+    if format:
+        quantize_experts_(loaded, format)
+    report = load_float8_checkpoint(loaded, tmp_path, device="cpu")
+    assert not [name for name in report.missing if "rotary" not in name] and not report.unexpected
+    if format == "float8":
+        found, expected = loaded.state_dict(), saved.state_dict()
+        same_bits({name: found[name] for name in expected}, expected)
+    assert loaded.model.layers[1].mlp.experts.down_proj is loaded.model.layers[0].mlp.experts.down_proj
+    assert not any(each.is_meta for each in loaded.state_dict().values())
+
+
 def test_config_of_the_folder(tmp_path):
     model, _ = trained("phimoe")
     with torch.no_grad():

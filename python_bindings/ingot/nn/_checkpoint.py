@@ -127,16 +127,16 @@ class _Plan:
         reader.rename(renames(reader.names, self.places))
         self._refuse_more_experts()
         self._find_layers()
-        loaded: set[int] = set()  # parameters may be tied: one name is enough
+        loaded: set[int] = set()  # parameters may be tied, and modules have two names: one is enough
         for place in self.places:
             if place.module not in self.layers:
                 self._find_tensors(place, loaded)
-        tensors = dict(self._named_parameters())
+        tensors = dict(self._named_tensors())
         self.missing = [name for name in self.missing if id(tensors.get(name)) not in loaded]
 
-    def _named_parameters(self):
+    def _named_tensors(self):
         for place in self.places:
-            for key, tensor in place.module._parameters.items():
+            for key, tensor in [*place.module._parameters.items(), *place.module._buffers.items()]:
                 if tensor is not None and place.module not in self.layers:
                     yield place.prefix + key, tensor
 
@@ -224,6 +224,10 @@ class _Plan:
                 self.used.add(place.prefix + "bias")
             if self._input_scale(place) is not None:
                 self.used.add(self._input_scale(place))
+        for place in self.places:  # a module may have names that the file lacks
+            of_module = self.layers.get(place.module)
+            if of_module is not None and place not in of_module:
+                of_module.append(place)
 
     def _check_layer(self, place: Place, weight: StoredWeight) -> None:
         reader, prefix, module = self.reader, place.prefix, place.module
@@ -274,7 +278,7 @@ class _Plan:
             self.experts.append(place.name)
         rows = find_rows(self.reader, self._weights, place)
         for key, weights in rows.items():
-            self._take_codes(place, key, weights)
+            self._take_codes(place, key, weights, loaded)
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
             name = place.prefix + key
             if tensor is None or key.removesuffix("_scale_inv") in rows:
@@ -289,7 +293,8 @@ class _Plan:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
             elif is_weight_only(module, key):
-                self._take_codes(place, key, find_codes(self.reader, self._weights, place, key))
+                if id(tensor) not in loaded:
+                    self._take_codes(place, key, find_codes(self.reader, self._weights, place, key), loaded)
             elif is_weight_only(module, key.removesuffix("_scale_inv").removesuffix("_packing")):
                 continue  # with its codes
             elif isinstance(module, StoredLinear) and name in self.reader.names:
@@ -305,8 +310,10 @@ class _Plan:
             else:
                 self.missing.append(name)
 
-    def _take_codes(self, place: Place, key: str, weights: list[StoredWeight]) -> None:
+    def _take_codes(self, place: Place, key: str, weights: list[StoredWeight], loaded: set[int]) -> None:
         self.codes_of.append((place, key, weights))
+        buffers = place.module._buffers
+        loaded.update(id(buffers[name]) for name in (key, f"{key}_scale_inv") if name in buffers)
         for weight in weights:
             self.used.update(weight.names)
 

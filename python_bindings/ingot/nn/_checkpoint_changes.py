@@ -31,17 +31,23 @@ class Changes:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._have_hooks: set[torch.nn.Module] = set()  # layers of two names take them once, with their handles
 
     def take_back(self) -> None:
         for undo in reversed(self._undo):
             undo()
 
     def replace(self, place: Place, layer: torch.nn.Module) -> None:
+        is_first = layer not in self._have_hooks
+
         def undo() -> None:
-            take_hooks(layer, place.module)
+            if is_first:
+                take_hooks(layer, place.module)
             put(place, place.module)
 
-        take_hooks(place.module, layer)
+        if is_first:
+            self._have_hooks.add(layer)
+            take_hooks(place.module, layer)
         self._undo.append(undo)
         put(place, layer)
 
