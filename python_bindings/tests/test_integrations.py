@@ -72,6 +72,9 @@ def test_transformers(checkpoint, tmp_path):
         IngotConfig("fp8")
     with pytest.raises(ingot.Error, match="IngotConfig bits: is no argument of ingot.nn.convert"):
         IngotConfig(bits=8)
+    for names in ("lm_head", [1]):  # each letter of a text would be a part of nearly every name
+        with pytest.raises(ingot.Error, match="IngotConfig modules_to_not_convert: is .*, expected a list of names, such as"):
+            IngotConfig(modules_to_not_convert=names)
 
 
 def test_what_a_checkpoint_lacks(checkpoint):
@@ -106,6 +109,9 @@ def test_lightning():
             self.seen = self.net(x)
             return (self.seen.float() - x).square().mean()
 
+        def validation_step(self, batch, _):
+            self.net(batch[0])
+
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
@@ -119,6 +125,9 @@ def test_lightning():
         trainer.fit(module, data)
         assert isinstance(module.net[0], Float8Linear) and len(plugin.report.converted) == 2
         assert module.seen.dtype == torch.bfloat16 and trainer.global_step == 3
+        report = plugin.report
+        trainer.validate(module, data, verbose=False)
+        assert plugin.report is report  # not of another conversion, which would find nothing to do
         if recipe == "delayed":
             assert module.net[0].fp8_amax_history[:, :3].count_nonzero() == 3 * 3
     with pytest.raises(ingot.Error, match="IngotPrecision recipe: 'fp8' is not one of"):

@@ -48,6 +48,9 @@ class IngotPrecision(Precision):
         self._module: Optional[torch.nn.Module] = None
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Lightning asks again in each of fit(), validate() and test()."""
+        if module is self._module:
+            return module
         options = dict(self.options)
         if options.get("example") is True:
             options["example"] = getattr(module, "example_input_array", None)
@@ -61,7 +64,8 @@ class IngotPrecision(Precision):
 
     @contextlib.contextmanager
     def forward_context(self) -> Iterator[None]:
-        device = next(self._module.parameters()).device.type if self._module is not None else "cpu"
+        first = next(self._module.parameters(), None) if self._module is not None else None
+        device = first.device.type if first is not None else "cpu"
         with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
             yield
 

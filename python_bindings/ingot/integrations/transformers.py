@@ -30,7 +30,8 @@ METHOD = "ingot"
 @register_quantization_config(METHOD)
 class IngotConfig(QuantizationConfigMixin):
     """How from_pretrained() converts a model to FP8: the arguments of ingot.nn.convert(). modules_to_not_convert: names of
-    modules, or parts of their names, whose layers stay. Raises LinearError for an unknown recipe."""
+    modules, or parts of their names, whose layers stay. Raises LinearError for an unknown recipe, and for names that are
+    no list."""
 
     def __init__(
         self,
@@ -47,6 +48,9 @@ class IngotConfig(QuantizationConfigMixin):
         if kwargs:
             raise LinearError(f"IngotConfig {', '.join(sorted(kwargs))}: is no argument of ingot.nn.convert()")
         check_module_recipe("IngotConfig", recipe)
+        left = modules_to_not_convert
+        if left is not None and (isinstance(left, str) or not all(isinstance(each, str) for each in left)):
+            raise LinearError(f"IngotConfig modules_to_not_convert: is {left!r}, expected a list of names, such as ['lm_head']")
         self.quant_method = METHOD
         self.recipe, self.tokens, self.gpu, self.head, self.fuse = recipe, tokens, gpu, head, fuse
         self.history_length = history_length
