@@ -40,6 +40,7 @@ struct Sm90Output {
   // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
   // memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
+  static_assert(!sm90_has_half_chunks(T) || sizeof(Out) == 2);
   using Bias = typename GemmBias<A, B, Out>::Type;
 
   const Sm90GemmParams& p;
@@ -439,7 +440,7 @@ struct Sm90Output {
   INGOT_DEVICE void write(float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
     constexpr u32 kAcross = kN / kChunk;
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
-    const u32 staging = block.staging + (position.group * 4 + position.thread / 32) * kSm90StagingBytes;
+    const u32 staging = block.staging + (position.group * 4 + position.thread / 32) * sm90_staging_bytes(T);
     // The copy engine writes 16 bytes at a time, even past the last column.
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
     const auto row_of = [&](u32 chunk) { return first.m + position.wave_row(chunk / kAcross); };

@@ -42,7 +42,6 @@ inline constexpr u32 kSm90Depth = 128;           // bytes along K in a stage: on
 inline constexpr u32 kSm90Step16 = 64;           // elements of bf16 or f16 in a row of 128 bytes
 inline constexpr u32 kSm90FactorLoaders = 32;    // threads of the producer's warpgroup that load scale_inv of groups
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
-inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 inline constexpr u32 kSm90MostExperts = 512;     // of a grouped GEMM; each takes 8 bytes of shared memory
 inline constexpr u32 kSm90EdgeThreads = 64;      // along K: of the producer's warpgroup, for stages of two experts
@@ -65,12 +64,14 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Columns of the output that a warp stages together, in rows of 128 bytes; of 64 bytes if the output has 8 bits, or if
-// tiles have no whole number of the others.
+// Of the output a warp stages 16 rows of 128 bytes at a time; of 64 bytes if it has 8 bits, or if it has 16 and tiles
+// have no whole number of the others. The columns of such a row, and what a warp needs.
+INGOT_HOST_DEVICE constexpr bool sm90_has_half_chunks(const Sm90Tiling& t) { return sm90_columns(t) % 64 != 0; }
 INGOT_HOST_DEVICE constexpr u32 sm90_chunk_columns(const Sm90Tiling& t, u32 bytes_of_output) {
-  if (bytes_of_output == 1) return 64;
-  const u32 columns = 128 / bytes_of_output;
-  return sm90_columns(t) % columns == 0 ? columns : columns / 2;
+  return bytes_of_output == 1 ? 64 : (sm90_has_half_chunks(t) ? 64 : 128) / bytes_of_output;
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_staging_bytes(const Sm90Tiling& t) {
+  return sm90_has_half_chunks(t) ? 1024 : 2048;
 }
 
 // Columns of a warpgroup that have a scale_inv of b's blocks in common.
@@ -129,7 +130,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_three(const GemmSm90Config& config) {
 // which a GEMM along K needs one: there it has a third barrier per stage instead of the other.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
-  return sm90_staging_offset(t) + 4 * sm90_consumers(t) * kSm90StagingBytes;
+  return sm90_staging_offset(t) + 4 * sm90_consumers(t) * sm90_staging_bytes(t);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_column_bytes(const GemmSm90Config& config) {
   return (has_extents(config.scale_b) ? 1 : 2) * config.tiling.n * 4;

@@ -217,11 +217,11 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   };
   for (const bool fast : {true, false}) {
     const GemmSpec base{.scale_a = kRowwise, .scale_b = kRowwise, .bias = true, .fast_accumulation = fast};
-    for (const GemmTiling& tiling : gemm_tilings(base)) {
-      for (const Dtype out : kHighPrecisionDtypes) {
-        GemmSpec spec = base;
+    for (const Dtype out : kHighPrecisionDtypes) {
+      GemmSpec spec = base;
+      spec.out = out;
+      for (const GemmTiling& tiling : gemm_tilings(spec)) {
         spec.tiling = tiling;
-        spec.out = out;
         add(spec);
       }
     }

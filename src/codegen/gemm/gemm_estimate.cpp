@@ -56,8 +56,7 @@ constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n
 
 // 192 sums in a thread leave few registers for an epilogue, as do three warpgroups: those tilings come last, so that a
 // list can leave them out. After them come tiles of 160 columns, which not all operands and outputs can have; their
-// costs lie between those of 128 and 192 columns and are not fitted.
-constexpr std::size_t kOf160Columns = 2;
+// costs lie between those of the neighbours and are not fitted.
 constexpr std::array kFastTilings{
     TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
     TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
@@ -66,7 +65,7 @@ constexpr std::array kFastTilings{
     TilingCost{stream_k(64, 128, 8), 476, 2210, 1.09},       TilingCost{stream_k(128, 128, 6), 501, 3050, 1.01},
     TilingCost{stream_k(256, 128, 4), 947, 2920, 1.15},      TilingCost{{192, 128, 1, 2, 5, true}, 516, 1850, 1.11},
     TilingCost{{128, 192, 2, 1, 5, true}, 494, 3210, 1.09},  TilingCost{{128, 160, 1, 1, 5, true}, 432, 2000, 1.24},
-    TilingCost{{128, 160, 2, 1, 5, true}, 409, 3775, 1.22}};
+    TilingCost{{128, 160, 2, 1, 5, true}, 409, 3775, 1.22},  TilingCost{{256, 160, 1, 1, 4, false}, 800, 2900, 1.15}};
 constexpr std::array kAccurateTilings{
     TilingCost{{128, 192, 2, 1, 5, false}, 568, 871, 1.03}, TilingCost{{128, 192, 1, 1, 5, false}, 477, 891, 1.42},
     TilingCost{{128, 128, 1, 1, 6, false}, 326, 573, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 376, 597, 1.11},
@@ -259,9 +258,11 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   }
   const std::span<const GemmTiling> all =
       sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
-  const std::size_t of_64 = all.size() - costs::kOf160Columns;
+  const auto in_halves =
+      static_cast<std::size_t>(std::ranges::count_if(all, [](const GemmTiling& t) { return t.n % 64 != 0; }));
+  const std::size_t of_64 = all.size() - in_halves;
   if (!is_light(spec)) return all.first(of_64 - (sums_in_tensor_cores(spec) ? 2 : 1));
-  return all.first(is_fp8(spec.out) || spec.layout_b == Layout::mn_major ? of_64 : all.size());
+  return all.first(size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major ? of_64 : all.size());
 }
 
 // Models cuBLASLt as choosing among four tile sizes.

@@ -160,9 +160,9 @@ void validate_sm90(const GemmSpec& spec) {
         "tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster "
         "of 1x1 and no stream-K");
   }
-  if (spec.tiling->n % 64 != 0 && (is_fp8(spec.out) || spec.layout_b == Layout::mn_major)) {
+  if (spec.tiling->n % 64 != 0 && (size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major)) {
     refuse(spec, fmt::format("tiling has a tile of {} columns, but {} takes a multiple of 64", spec.tiling->n,
-                             is_fp8(spec.out) ? "an FP8 output" : "b in rows across k"));
+                             size_of(spec.out) != 2 ? "an output of FP8 or f32" : "b in rows across k"));
   }
   if (!has_group_scale_inv(spec)) return;
   if (sm90_part_columns(config.tiling, true) > 128) {
