@@ -66,8 +66,15 @@ INGOT_HOST_DEVICE constexpr u32 stream_k_blocks(const StreamKWork& work, u32 at_
   return static_cast<u32>(min_of(u64{work.tiles} * (units / stream_k_shortest_stretch(units)), u64{at_once}));
 }
 
+// Are tiles of the last round alone cut, if they do not divide evenly? Of a first round that is the last, always; of
+// another only if they are enough for all blocks.
+INGOT_HOST_DEVICE constexpr bool stream_k_cuts_last_alone(u64 tiles, u32 units, u64 blocks, bool last_round_alone) {
+  if (tiles < blocks) return true;
+  return last_round_alone && tiles % blocks * units >= blocks * stream_k_shortest_stretch(units);
+}
+
 // Only tiles that do not divide evenly are cut: those of the last round, and of the one before, so that a stretch is
-// longer than a tile and nobody waits for its end; or those of the last round alone, if they are enough for all blocks.
+// longer than a tile and nobody waits for its end; or those of the last round alone.
 INGOT_HOST_DEVICE constexpr StreamKSplit stream_k_split(const StreamKWork& work, u32 blocks) {
   StreamKSplit split{.tiles = work.tiles,
                      .blocks = blocks,
@@ -78,8 +85,8 @@ INGOT_HOST_DEVICE constexpr StreamKSplit stream_k_split(const StreamKWork& work,
                      .longer = 0};
   if (work.tiles % blocks == 0) return split;
   const u32 last = work.tiles % blocks;
-  const bool is_enough = u64{last} * split.units() >= u64{blocks} * stream_k_shortest_stretch(split.units());
-  const u32 shared = work.tiles < blocks || (work.last_round_alone && is_enough) ? last : blocks + last;
+  const bool is_alone = stream_k_cuts_last_alone(work.tiles, split.units(), blocks, work.last_round_alone);
+  const u32 shared = is_alone ? last : blocks + last;
   const u64 units = u64{shared} * split.units();
   if (units > 0x7fffffffU) return split;  // leave all tiles whole: units are counted in 32 bits
   split.shared = shared;

@@ -186,6 +186,23 @@ BOOST_AUTO_TEST_CASE(what_is_cut) {
   BOOST_TEST(stream_k_shortest_stretch(37) == 7U);
 }
 
+// The cost model asks stream_k_cuts_last_alone() what stream_k_split() does.
+BOOST_AUTO_TEST_CASE(which_rounds_are_cut) {
+  for (const Work& work : all_work()) {
+    const StreamKSplit split = work.split();
+    if (split.shared == 0) continue;  // all tiles stay whole
+    const bool is_alone =
+        stream_k_cuts_last_alone(work.work.tiles, split.units(), work.blocks(), work.work.last_round_alone);
+    BOOST_REQUIRE_MESSAGE(is_alone == (split.shared < work.blocks()), work.name);
+  }
+  // 24 tiles of 37 units are 6.7 for each of 132 blocks, between the square root of 37 and the shortest stretch, 7.
+  BOOST_TEST(!stream_k_cuts_last_alone(132 + 24, 37, 132, true));
+  BOOST_TEST(stream_k_cuts_last_alone(132 + 25, 37, 132, true));
+  BOOST_TEST(!stream_k_cuts_last_alone(132 + 25, 37, 132, false));
+  // More tiles than 32 bits hold.
+  BOOST_TEST(stream_k_cuts_last_alone((u64{1} << 40) * 132 + 25, 37, 132, true));
+}
+
 // Units are counted in 32 bits; if these are too few, tiles stay whole.
 BOOST_AUTO_TEST_CASE(long_sums) {
   const Work longest = gemm(kSmall, 64, 128 * 131, 0x7ffffff0, 132);

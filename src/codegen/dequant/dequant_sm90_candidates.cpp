@@ -341,10 +341,10 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
             .parts = 0,
             .blocks_at_once = at_once(std::ceil(tiles / rounds))};
   }
-  const double blocks = estimate_stream_k_blocks(tiles, stages, room);
+  const double blocks = std::max(1.0, estimate_stream_k_blocks(tiles, stages, room));
   const double last = std::fmod(tiles, blocks);
-  const bool is_alone =
-      tiles < blocks || (dequant_outgrows_l2(size.m, size.k) && last * stages >= blocks * std::sqrt(stages));
+  const bool is_alone = stream_k_cuts_last_alone(static_cast<u64>(tiles), static_cast<u32>(stages),
+                                                 static_cast<u64>(blocks), dequant_outgrows_l2(size.m, size.k));
   const double parts = last == 0 ? 0 : is_alone ? blocks / last : 1;
   // Blocks with the same rows and other tokens work at different k: their codes are in the L2 less often.
   const double apart = tiles_m > 1 ? kDequantSm90.stream_k_apart : 1;
