@@ -59,7 +59,8 @@ struct DequantRegisters {
 INGOT_HOST_DEVICE constexpr DequantRegisters dequant_registers(const DequantSm90Tiling& t, DequantFactors kind) {
   const u32 sums = dequant_sums(t, kind);
   if (t.blocks_per_sm == 1 && t.groups == 2 && sums + (t.wgmma ? 32 * t.waves : 0) > 112) return {232, 40};
-  if (t.blocks_per_sm == 1 && t.groups == 3 && sums > 64) return {152, 56};
+  const bool is_full = sums == 64 && t.stream_k && t.depth > 64;  // of an even share, 8 bytes would spill
+  if (t.blocks_per_sm == 1 && t.groups == 3 && (sums > 64 || is_full)) return {152, 56};
   if (t.blocks_per_sm == 1 && t.groups == 4 && sums > 32) return {112, 32};
   return {0, 0};
 }

@@ -436,7 +436,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_FIXTURE_TEST_SUITE(tilings, OnGpu)
 
 // Every tiling that is offered for any number of tokens, on sizes that cut off tiles and on sizes that take several
-// rounds.
+// rounds. (Of other numbers of rows some have no tilings with stream-K.)
 BOOST_AUTO_TEST_CASE(of_every_kernel) {
   const MatmulDevice place{.target = context().cache().target(), .multiprocessors = 132};
   for (const std::size_t scale : {1U, 2U, 6U}) {
@@ -447,7 +447,7 @@ BOOST_AUTO_TEST_CASE(of_every_kernel) {
       for (const DequantKernel kernel : kernels_of(spec.layout)) {
         spec.kernel = kernel;
         spec.tiling.reset();
-        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
+        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 10240, 8192}, place)) {
           spec.tiling = tiling;
           if (!seen.insert(print(KernelSpec(spec))).second || !mine()) continue;
           // If tiles are cut, there are enough K-steps.

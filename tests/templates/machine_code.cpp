@@ -127,7 +127,7 @@ void add_dequants(Target target, Kernels& kernels) {
                                       {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu}}) {
     for (const std::int64_t m : {1, 8, 16, 32, 64, 128, 256}) {
       for (DequantMatmulSpec spec : dequant_kernels(of, device)) {
-        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, device)) {
+        for (const DequantTiling& tiling : dequant_tilings(spec, {m, 10240, 8192}, device)) {
           spec.tiling = tiling;
           kernels.add(spec);
         }

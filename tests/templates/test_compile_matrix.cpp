@@ -323,7 +323,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
     for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
       for (const bool experts : {false, true}) {
         spec.experts = experts;
-        add_offered(spec, {m, 8192, 8192});
+        add_offered(spec, {m, 10240, 8192});
       }
     }
   }

@@ -61,6 +61,16 @@ constexpr std::array kSm90WgmmaShapes{
     Sm90Shape{128, 2, 2, 128, 1, 1, 1, 2, 100},       Sm90Shape{128, 3, 1, 64, 1, 1, 1, 2, 100},
     Sm90Shape{128, 3, 1, 64, 1, 1, 2, 1, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, 1, 1, 100},
     Sm90Shape{256, 2, 1, 64, 1, 1, 1, 2, 100},        Sm90Shape{256, 2, 1, 64, 1, 1, kStreamK, 1, 100}};
+// For one weight of FP8 (is_fp8()), in addition: the fastest of those that one H200 timed on 2026-12-01
+// (docs/notes/dequant_matmul.md). They come first: of equal estimates a ring with more stages is as fast or faster.
+constexpr std::array kSm90Fp8MmaShapes{
+    Sm90Shape{8, 3, 1, 128, 1, 1, 2, 1, 100}, Sm90Shape{8, 1, 1, 256, 2, 1, kStreamK, 1, 100},
+    Sm90Shape{8, 2, 1, 128, 1, 1, kStreamK, 1, 45}, Sm90Shape{16, 3, 1, 128, 1, 1, 4, 1, 64},
+    Sm90Shape{16, 2, 1, 128, 1, 1, kStreamK, 1, 52}};
+constexpr std::array kSm90Fp8WgmmaShapes{
+    Sm90Shape{16, 3, 1, 128, 1, 1, 2, 1, 100}, Sm90Shape{16, 3, 1, 128, 1, 1, 4, 1, 76},
+    Sm90Shape{128, 3, 1, 64, 1, 1, 4, 1, 100}, Sm90Shape{128, 2, 1, 128, 1, 1, kStreamK, 1, 100},
+    Sm90Shape{128, 3, 1, 128, 1, 1, kStreamK, 1, 100}};
 // The same for experts with few rows (has_few_rows()), in addition: whole tiles. Of 16 rows on average, nearly all
 // experts have 24 or fewer. (bench/results/weight_only_experts_variants_h200.json)
 constexpr std::array kSm90FewRowsMmaShapes{
@@ -90,6 +100,13 @@ bool has_scale_inv_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90
 bool has_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size) {
   constexpr std::int64_t kFewestColumns = 132 * 192;  // of an H200, in tiles of three warpgroups
   return spec.experts && size.m <= 64 && size.n >= kFewestColumns && bits_of(spec.weight) != 6 && sum_group(spec) == 0;
+}
+
+// Is it like the matmuls of one weight that were timed with more tilings: FP8 whose sums have no scale_inv of their
+// own? (batch_invariant keeps its order of sums.)
+bool is_fp8(const DequantMatmulSpec& spec) {
+  return (spec.weight == Dtype::e4m3fn || spec.weight == Dtype::e5m2) && sum_group(spec) == 0 && !spec.experts &&
+         !spec.batch_invariant;
 }
 
 // The host knows how many rows experts have on average, not how they are routed. By Zipf's law one of eight experts has
@@ -125,9 +142,10 @@ bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
          (t.wgmma && t.waves > 1 && t.depth > 64);
 }
 
-// Stream-K takes as many stages as fit; where a stage has few bytes, handing it over takes longer than reading it.
+// Where a stage of stream-K has few bytes, handing it over takes longer than reading it.
 bool has_short_stages(const DequantMatmulSpec& spec, const DequantTiling& t) {
-  return t.stream_k && t.rows * t.depth * bits_of(spec.weight) / 8 < (t.wgmma ? 8192 : 24576);
+  const int fewest = t.wgmma ? 8192 : bits_of(spec.weight) == 8 ? 16384 : 24576;
+  return t.stream_k && t.rows * t.depth * bits_of(spec.weight) / 8 < fewest;
 }
 
 // Experts with few rows: with mma.sync whole tiles need large stages; with wgmma and 32 tokens small ones are faster.
@@ -144,6 +162,17 @@ bool suits_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size, const
 // With fewer stages the copy engine would be idle while the last ones are in use. (wgmma uses a stage for longer: the
 // tensor cores compute a step's sums while the next step is decoded.)
 int fewest_stages(const DequantTiling& tiling) { return tiling.wgmma || tiling.depth < 256 ? 3 : 2; }
+
+// Do whole tiles, or clusters of two blocks, keep nearly all multiprocessors of an H200 busy, in one round? Then
+// stream-K has nothing to gain.
+bool fills_one_round(const MatmulSize& size, const DequantTiling& t) {
+  constexpr std::int64_t kFewest = 127, kMost = 132;
+  if (t.stream_k || t.split > 2 || t.blocks > 1 || t.tokens < std::min<std::int64_t>(size.m, 128)) return false;
+  const std::int64_t tiles_m = divided_up(size.m, t.tokens), tiles_n = divided_up(size.n, t.rows);
+  if (tiles_m > kMost || tiles_n > kMost) return false;  // (their product could overflow)
+  const std::int64_t blocks = tiles_m * tiles_n * t.split;
+  return blocks >= kFewest && blocks <= kMost;
+}
 
 void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
               std::vector<DequantTiling>& all) {
@@ -185,11 +214,19 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
     }
   };
   const std::int64_t mma_rows = (outgrows_eight(spec, size) ? kBusyRows : 1) * size.m;
+  if (is_fp8(spec)) {
+    add(kSm90Fp8MmaShapes, false, mma_rows);
+    add(kSm90Fp8WgmmaShapes, true, size.m);
+  }
   if (!wgmma_alone) add(kSm90MmaShapes, false, mma_rows);
   add(kSm90WgmmaShapes, true, size.m);
   if (has_few_rows(spec, size)) {
     add(kSm90FewRowsMmaShapes, false, mma_rows);
     add(kSm90FewRowsWgmmaShapes, true, size.m);
+  }
+  if (is_fp8(spec) && size.m > 64 &&
+      std::ranges::any_of(all, [&](const DequantTiling& t) { return fills_one_round(size, t); })) {
+    std::erase_if(all, [](const DequantTiling& t) { return t.stream_k; });
   }
   return all;
 }
@@ -228,6 +265,7 @@ struct DequantDecoding {
 struct DequantSm90Costs {
   double start_us = 1.374;
   double ring_us = 0.853;            // added where stages fill all of shared memory
+  double whole_ring = 1;             // with one whole tile in a block, the share beyond which that is free
   double memory_per_us = 4.303e+06;  // bytes of memory bandwidth
   double bytes_per_ns = 59.45;       // into shared memory, with x
   DequantDecoding eight{0.001447, 0.1364, 0.01503};
@@ -253,7 +291,9 @@ struct DequantSm90Costs {
   double exchange_ns = 2.933;
   double k_warps_ns = 438.5;
   double part_ns = 3004;         // to add another block's sums
-  double stream_k_apart = 1.08;  // factor where tiles share their rows but not their tokens
+  double cluster_ns = 0;         // to exchange sums, for each other block of a cluster
+  double stream_k = 1;           // factor of a stage's time, as all multiprocessors are busy
+  double stream_k_apart = 1.08;  // the same where tiles share their rows but not their tokens
 };
 constexpr DequantSm90Costs kDequantSm90{};
 
@@ -272,7 +312,33 @@ constexpr DequantSm90Costs kDequantFewRows{.four = {0.0065, 0.02242, 0.0093},
                                            .tile_ns = 600,
                                            .mma_token = 0.02};
 
+// For one weight of FP8 (is_fp8()), fitted to what one H200 timed on 2026-12-01 (docs/notes/dequant_matmul.md) and to
+// bench/results/weight_only_stream_k_h200.json; of 17 to 64 tokens nothing new was timed. Up to 16 tokens: steps wait
+// less, and one whole tile in a block loses nothing by a ring of more than 45 % of shared memory.
+constexpr DequantSm90Costs kDequantFp8FewTokens{.ring_us = 0.6,
+                                                .whole_ring = 0.45,
+                                                .eight = {0.001447, 0.1364, 0.005},
+                                                .stage_ns = 172,
+                                                .mma_step_ns = 48,
+                                                .ring_ns = 1283,
+                                                .part_ns = 2500};
+// From 65 tokens on the GPU is at its power cap: steps and rings wait longer, and stream-K, by which no multiprocessor
+// is idle, makes a stage longer with one tile of tokens too.
+constexpr DequantSm90Costs kDequantFp8ManyTokens{.eight = {0.001447, 0.1364, 0.02274},
+                                                 .wgmma_per_ns = 5701,
+                                                 .stage_ns = 62.4,
+                                                 .multicast_ns = 145,
+                                                 .wgmma_step_ns = 59.68,
+                                                 .ring_ns = 2091,
+                                                 .write_ns = 128.8,
+                                                 .part_ns = 6505,
+                                                 .cluster_ns = 1071,
+                                                 .stream_k = 1.092,
+                                                 .stream_k_apart = 1.091};
+
 const DequantSm90Costs& costs_of(const DequantMatmulSpec& spec, const MatmulSize& size) {
+  if (is_fp8(spec) && size.m <= 16) return kDequantFp8FewTokens;
+  if (is_fp8(spec) && size.m > 64) return kDequantFp8ManyTokens;
   return has_few_rows(spec, size) ? kDequantFewRows : kDequantSm90;
 }
 
@@ -326,7 +392,8 @@ struct Rounds {
   double stages, tiles, parts, blocks_at_once;
 };
 // more: tiles along M, for each that experts with equal rows have.
-Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors, double more) {
+Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiprocessors, double more,
+                 const DequantSm90Costs& costs) {
   const int cluster = t.split * t.multicast;
   const double tiles_m = static_cast<double>(divided_up(size.m, t.tokens));
   const double tiles = more * tiles_m * static_cast<double>(divided_up(size.n, std::int64_t{t.rows} * t.multicast));
@@ -347,7 +414,7 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
                                                  static_cast<u64>(blocks), dequant_outgrows_l2(size.m, size.k));
   const double parts = last == 0 ? 0 : is_alone ? blocks / last : 1;
   // Blocks with the same rows and other tokens work at different k: their codes are in the L2 less often.
-  const double apart = tiles_m > 1 ? kDequantSm90.stream_k_apart : 1;
+  const double apart = tiles_m > 1 ? costs.stream_k_apart : costs.stream_k;
   return {.stages = std::ceil(tiles * stages / blocks) * apart,
           .tiles = std::max(1.0, tiles / blocks),
           .parts = parts,
@@ -376,12 +443,14 @@ double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, co
   // Times of a tile.
   const double writing = costs.write_ns * t.rows * tokens / 1024;
   const double exchange =
-      (t.split * t.k_warps == 1 ? 0 : costs.exchange_ns + writing) + (t.k_warps > 1 ? costs.k_warps_ns : 0);
+      (t.split * t.k_warps == 1 ? 0 : costs.exchange_ns + costs.cluster_ns * (t.split - 1) + writing) +
+      (t.k_warps > 1 ? costs.k_warps_ns : 0);
   const double ns = rounds.stages * stage + rounds.tiles * (costs.tile_ns * at_once + writing + exchange) +
                     rounds.parts * costs.part_ns;
   const double all_bytes = static_cast<double>(size.n) * static_cast<double>(size.k) * bits_of(spec.weight) / 8;
   const double room = std::max(1, multiprocessors) * double{kDequantSharedTotal};
-  const double asked = std::min(dequant_sm90_fills(spec, t), all_bytes / room);
+  const double most = !t.stream_k && rounds.tiles == 1 ? costs.whole_ring : 1;
+  const double asked = std::min({dequant_sm90_fills(spec, t), all_bytes / room, most});
   const double more = 1 + (t.wgmma ? 0 : costs.mma_token * (tokens - 8));
   return costs.start_us + costs.ring_us * asked + more * longer(ns * 1e-3, all_bytes / costs.memory_per_us);
 }
@@ -393,7 +462,8 @@ double estimate_rounds(const DequantMatmulSpec& spec, const MatmulSize& size, co
 double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& t,
                              int multiprocessors) {
   const auto us = [&](double more) {
-    return estimate_rounds(spec, size, t, multiprocessors, rounds_of(size, t, multiprocessors, more));
+    const Rounds rounds = rounds_of(size, t, multiprocessors, more, costs_of(spec, size));
+    return estimate_rounds(spec, size, t, multiprocessors, rounds);
   };
   if (!outgrows_more(spec, size)) return us(1);
   const auto tiles = static_cast<double>(divided_up(kBusyRows * size.m, t.tokens));
