@@ -49,6 +49,20 @@ struct CodesTarget {
   }
 };
 
+INGOT_DEVICE void store_word(u8* target, u32 word) {
+  struct alignas(4) INGOT_MAY_ALIAS Word {
+    u32 bits;
+  };
+  *reinterpret_cast<Word*>(target) = {word};
+}
+// The first `count` bytes of a word: fewer than 4.
+INGOT_DEVICE void store_few_bytes(u8* target, u32 word, u32 count) {
+  INGOT_UNROLL
+  for (u32 b = 0; b < 3; ++b) {
+    if (b < count) store_global(target + b, static_cast<u8>(word >> (8 * b)));
+  }
+}
+
 // Encodes the values into `codes`, and stores them row by row if `Store`: a row that is not used afterwards then takes
 // no registers.
 template <Fp8Format Out, bool Store, bool Given, Granularity Scale, HighPrecision Value>
@@ -90,7 +104,48 @@ INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32
   }
   quantize_rows<Out, Given, Sum>(values, scales, codes, sums);
 }
+
+// Stores the codes of rows that start anywhere by the words of 4 bytes that the memory has, and by single bytes at the
+// two ends of the tile's row. Threads of a row are side by side in a warp, and each hands the bytes ahead of its first
+// word on to the one before it. All threads of a warp call it.
+INGOT_DEVICE void store_codes_by_words(const CastOutput& output, const TilePosition& at,
+                                       const U32x2 (&codes)[kRowsPerRun]) {
+  constexpr u32 kWord = 4;
+  u8* row = static_cast<u8*>(output.codes) + (at.first_row + at.row) * output.stride + at.first_col;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r, row += output.stride) {
+    hide(row);
+    const u32 next = __shfl_sync(0xffffffffU, codes[r].x, threadIdx.x + 1);  // past the tile in a row's last thread
+    if (at.row + r >= at.rows) continue;
+    const u32 ahead = (0U - static_cast<u32>(reinterpret_cast<u64>(row))) % kWord;
+    const u32 selector = 0x3210U + 0x1111U * ahead;
+    u32 word = __byte_perm(codes[r].x, codes[r].y, selector);
+    const u32 second = __byte_perm(codes[r].y, next, selector);
+    const u32 first = at.col + ahead;
+    u8* to = row + first;
+    if (first + 2 * kWord <= at.cols) {
+      store_word(to, word);
+      store_word(to + kWord, second);
+    } else if (first < at.cols) {
+      u32 left = at.cols - first;
+      if (left >= kWord) {
+        store_word(to, word);
+        word = second;
+        to += kWord;
+        left -= kWord;
+      }
+      store_few_bytes(to, word, left);
+    }
+    if (at.col == 0) store_few_bytes(row, codes[r].x, min_of(ahead, at.cols));
+  }
+}
+
+// By words, or 8 bytes at a time where all rows start at multiples of 8 bytes.
+template <bool Words>
 INGOT_DEVICE void store_codes(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun]) {
+  if constexpr (Words) {
+    if (!rows_aligned<u8>(output.codes, output.stride, kVec8)) return store_codes_by_words(output, at, codes);
+  }
   CodesTarget target = CodesTarget::of(output, at);
   if (at.whole() && rows_aligned<u8>(output.codes, output.stride, kVec8)) {
     u8* to = target.first;

@@ -88,6 +88,10 @@ struct CastTilePlan {
   // Where ptxas has no registers left for the codes of all rows, an `unaligned` kernel stores each row's before it
   // encodes the next.
   bool stores_each_row = false;
+
+  // Does an `unaligned` kernel store codes of rows that start anywhere by words? Kernels of plain values whose tiles do
+  // not wait for each other would spill.
+  bool stores_words = false;
 };
 
 // Syncs: the tiles wait for each other at a grid barrier (cast_whole.cuh). Stores: the tile stores its transposed codes
@@ -137,6 +141,7 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && cast_tiles_residency<Source, Out, C>() == 4);
   const bool tight_groups = four_blocks && is_same<typename Source::Value, f16> && C.codes.written &&
                             kFirst == Granularity{1, 128} && !C.given_scales;
+  plan.stores_words = (Syncs || Source::kFused) && (kDeviceArch == 0 || kDeviceArch == 900);
   plan.stores_each_row = kTwo ? kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)) : tight_groups;
   return plan;
 }

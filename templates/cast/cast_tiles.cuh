@@ -125,7 +125,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       for (u32 r = 0; kPlan.sums_apart && r < kRowsPerRun; ++r) add_row(values[r], sums);
     } else {
       if (!idle) quantize_and_sum<Out, kGiven, kPlan.sums_apart>(values, largest, scales, codes, sums);
-      if (kCodes && !idle) store_codes(p.codes, at, codes);
+      if (kCodes && !idle) store_codes<kPlan.stores_words>(p.codes, at, codes);
     }
   } else {
     if constexpr (kGiven) maxima = PendingMaxima<kScale, Value>::of(values);

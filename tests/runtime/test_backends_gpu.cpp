@@ -200,6 +200,29 @@ BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
+// Codes whose rows start at any address and end anywhere in a word, in one launch and of expressions: no byte around
+// them may change.
+BOOST_AUTO_TEST_CASE(codes_of_any_pitch_agree) {
+  std::vector<Case> all;
+  const std::string gradient = "cast bf16->e5m2 of=grad*(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x)))) ";
+  for (const std::string& line : {std::string("cast bf16->e4m3fn scale=row out=codes,transposed"),
+                                  std::string("cast bf16->e4m3fn scale=row+col out=codes,transposed"),
+                                  std::string("cast f16->e5m2 scale=tensor out=codes,transposed"),
+                                  gradient + "scale=tensor out=codes,transposed,sum:f32 given",
+                                  gradient + "scale=tensor out=codes,transposed,sum:f32"}) {
+    const KernelSpec spec = parse(line);
+    for (std::int64_t odd = 1; odd <= 17; ++odd) {
+      all.push_back({.spec = spec, .shape = {131, 256 + odd}});
+      all.push_back({.spec = spec, .shape = {70, odd}, .placement = {.padding = odd % 5, .offset = odd % 16}});
+    }
+    for (const Placement placement : {Placement{}, Placement{.padding = 2}, Placement{.padding = 3, .offset = 1}}) {
+      all.push_back({.spec = spec, .shape = {333, 1111}, .placement = placement});
+      all.push_back({.spec = spec, .shape = {333, 1111}, .input = Input::nan, .placement = placement});
+    }
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
 // Values of costly expressions that the first pass keeps, of matrices that are large enough for it: aligned and not,
 // and with columns that are no multiple of 8.
 BOOST_AUTO_TEST_CASE(kept_values_agree) {

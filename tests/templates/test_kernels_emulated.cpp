@@ -553,13 +553,14 @@ void check_whole_tile(const Matrix<typename Source::Value>& values, const Source
 
 template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale,
           u32 RowsLog2 = CastTilesLaunch::kTileLog2>
-void check_cast_whole(bool pow2, bool clustered) {
+void check_cast_whole(bool pow2, bool clustered, const std::vector<Shape>& shapes = kShapes) {
   constexpr CastConfig kConfig{.codes = CodesScale,
                                .transposed = TransposedScale,
                                .result = true,
                                .sum = RowsLog2 == CastTilesLaunch::kTileLog2,
                                .unaligned = true};
-  for (const Shape& s : kShapes) {
+  static_assert(cast_tile_plan<ValueSource<In>, Out, kConfig, true, true>().stores_words);
+  for (const Shape& s : shapes) {
     if (CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2) != 1) continue;
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
@@ -1104,6 +1105,16 @@ BOOST_AUTO_TEST_CASE(cast_whole_of_64_rows) {
   check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale, 6>(false, false);
   check_cast_whole<f16, e5m2, kRowScale, kColumnScale, 6>(true, false);
 }
+// Codes that are stored by words: rows that start at any address and end at any byte of a word.
+BOOST_AUTO_TEST_CASE(cast_whole_at_any_pitch) {
+  std::vector<Shape> shapes;
+  for (i64 odd = 1; odd <= 17; ++odd) {
+    shapes.push_back({10, odd, odd % 4, odd});
+    shapes.push_back({10, 111 + odd, odd / 4, odd / 2});
+  }
+  check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false, shapes);
+  check_cast_whole<bf16, e4m3fn, kRowScale, kColumnScale>(false, true, shapes);
+}
 BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, kRowScale, kRowScale>(true, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, kRowScale, kColumnScale>(false, true); }
 BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) {
@@ -1437,13 +1448,15 @@ struct SiluGradient {
 
 // In tiles of 64 rows there are no sums.
 template <bool Unaligned, u32 RowsLog2 = CastTilesLaunch::kTileLog2>
-void check_gradient_tiles() {
+void check_gradient_tiles(const std::vector<Shape>& shapes = {
+                              {128, 128}, {387, 264, 8}, {259, 136, 3}, {37, 131, 3, 1}}) {
   using Source = ValueSource<bf16, SiluGradient>;
   constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
   constexpr CastConfig kConfig{
       .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = kSum, .unaligned = Unaligned};
   static_assert(works_by_halves<Source, e4m3fn, kConfig>());
-  for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{259, 136, 3}, Shape{37, 131, 3, 1}}) {
+  static_assert(cast_tile_plan<Source, e4m3fn, kConfig, false, true>().stores_words);
+  for (const Shape& s : shapes) {
     for (const float special : {0.0F, INFINITY}) {
       BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << ", " << special) {
         FusedCast kernels(s), cpu(s);
@@ -1483,6 +1496,13 @@ void check_gradient_tiles() {
   }
 }
 BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) { check_gradient_tiles<true>(); }
+// Codes that are stored by words: the second tile of a row has 1 to 17 columns, and rows start at any address.
+BOOST_AUTO_TEST_CASE(gradient_tiles_at_any_pitch) {
+  std::vector<Shape> shapes;
+  for (i64 odd = 1; odd <= 17; ++odd) shapes.push_back({11, 128 + odd, odd / 4});
+  check_gradient_tiles<true>(shapes);
+  check_gradient_tiles<true, 6>({{70, 131, 2}, {70, 259}});
+}
 BOOST_AUTO_TEST_CASE(gradient_tiles_of_64_rows) {
   check_gradient_tiles<false, 6>();
   check_gradient_tiles<true, 6>();
