@@ -150,7 +150,7 @@ bool runs_on(const DequantMatmulSpec& spec, Target target) {
   return false;
 }
 
-// The kernels for rows of some numbers of columns are for pairs of blocks.
+// The kernels for rows of some numbers of columns run from sm_90 on.
 bool runs_on(const NormSpec& spec, Target target) { return spec.cols == 0 || target.major >= 9; }
 
 template <class Spec>

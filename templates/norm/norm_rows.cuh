@@ -2,7 +2,8 @@
 // (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). It reads each input byte once and writes each
 // output byte once, in one launch: a row of up to 16384 columns stays in its threads' registers, first as elements
 // and then as values, while its statistics and then its amax are found. Codes alone of more than 8192 columns are
-// written faster by pairs of blocks (norm_rows_wide.cuh). Longer rows are read again in each pass, from the L2.
+// written faster by pairs of blocks (norm_rows_wide.cuh), and affine ones of 1024, 2048, 4096 or 8192 columns by a loop
+// for these (norm_rows_full.cuh). Longer rows are read again in each pass, from the L2.
 //
 // A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
 // given scale holds for the whole tensor; the kernel then raises the tensor's amax to the largest |value|.

@@ -86,6 +86,11 @@ const std::vector<Golden> kGolden{
      "#include \"norm/norm_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_rows_wide<ingot::bf16, ingot::RmsNorm, ingot::e4m3fn, "
      "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}, 4>;\n"},
+    {"norm rms bf16->e4m3fn affine scale=row out=codes,stats cols=8192", Pass::main,
+     "// norm rms bf16->e4m3fn affine scale=row out=codes cols=8192\n"
+     "#include \"norm/norm_rows_full.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_rows_full<ingot::bf16, ingot::RmsNorm, ingot::e4m3fn, "
+     "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}, 8192>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::wide,
      "// norm_backward layer bf16 affine sums=f32 (wide rows)\n"
      "#include \"norm/norm_backward_wide.cuh\"\n"

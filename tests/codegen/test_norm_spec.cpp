@@ -101,6 +101,8 @@ BOOST_AUTO_TEST_CASE(columns_of_kernels_that_are_gone) {
   BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=65536") == kCodes);
   BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=12288") ==
              std::string(kCodes) + " cols=12288");
+  BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=1024") ==
+             std::string(kCodes) + " cols=1024");
   for (const char* const cols : {"12288", "16384", "40960"}) {
     BOOST_TEST(printed((std::string("norm rms bf16 out=result cols=") + cols).c_str()) == "norm rms bf16 out=result");
     BOOST_TEST(printed((std::string("norm layer f32->e5m2 out=codes cols=") + cols).c_str()) ==
@@ -158,15 +160,23 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   const std::string high = "must be one of f32, bf16, f16";
   BOOST_TEST(refusal(NormSpec{.kind = static_cast<NormKind>(7), .result = true}) ==
              "norm unknown bf16 out=result: kind is 7, which is not valid; it must be layer or rms");
+  const std::string columns =
+      ", but must be 0, or 12288 or 16384 for codes alone of bf16 or f16, or 1024, 2048, 4096 or 8192 where they are "
+      "affine and their scales dynamic";
   for (const std::int32_t cols : {-4096, 1, 8192, 40961, 69632}) {
     BOOST_TEST(refusal(NormSpec{.result = true, .cols = cols}) ==
                "norm layer bf16 out=result cols=" + std::to_string(cols) + ": cols is " + std::to_string(cols) +
-                   ", but must be 0, or 12288 or 16384 for codes alone of bf16 or f16");
+                   columns);
   }
-  for (const NormSpec& spec : {NormSpec{.result = true, .cols = 16384}, NormSpec{.out = Dtype::e5m2, .cols = 20480},
-                               NormSpec{.in = Dtype::f32, .out = Dtype::e5m2, .cols = 16384}}) {
-    BOOST_TEST(refusal(spec) == print(spec) + ": cols is " + std::to_string(spec.cols) +
-                                    ", but must be 0, or 12288 or 16384 for codes alone of bf16 or f16");
+  for (const NormSpec& spec :
+       {NormSpec{.result = true, .cols = 16384}, NormSpec{.out = Dtype::e5m2, .cols = 20480},
+        NormSpec{.in = Dtype::f32, .out = Dtype::e5m2, .cols = 16384}, NormSpec{.out = Dtype::e5m2, .cols = 8192},
+        NormSpec{.out = Dtype::e5m2, .affine = true, .cols = 8184},
+        NormSpec{.out = Dtype::e5m2, .affine = true, .cols = 16383},
+        NormSpec{.in = Dtype::f32, .out = Dtype::e5m2, .affine = true, .cols = 4096},
+        NormSpec{
+            .out = Dtype::e5m2, .affine = true, .scale = kTensorwise, .source = ScaleSource::given, .cols = 1024}}) {
+    BOOST_TEST(refusal(spec) == print(spec) + ": cols is " + std::to_string(spec.cols) + columns);
   }
   BOOST_TEST(refusal(NormSpec{.in = Dtype::e5m2, .result = true}) ==
              "norm layer e5m2 out=result: in is e5m2, but " + high);

@@ -223,6 +223,27 @@ BOOST_AUTO_TEST_CASE(codes_of_any_pitch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
+// Norms of rows that fill their threads, few of them and more than run at once, and of rows of one vector less or more.
+BOOST_AUTO_TEST_CASE(norms_of_full_rows_agree) {
+  std::vector<Case> all;
+  for (const char* const line : {"norm layer bf16->e4m3fn affine scale=row out=codes,stats",
+                                 "norm rms bf16->e4m3fn affine scale=row out=codes,stats",
+                                 "norm rms f16->e5m2 affine scale=row out=codes pow2"}) {
+    const KernelSpec spec = parse(line);
+    for (const Shape shape : {Shape{1, 1024}, Shape{4001, 1024}, Shape{5, 2048}, Shape{2001, 2048}, Shape{5, 4096},
+                              Shape{1001, 4096}, Shape{5, 8192}, Shape{501, 8192}, Shape{9, 1016}, Shape{9, 1032},
+                              Shape{9, 4088}, Shape{9, 4104}, Shape{9, 8184}}) {
+      all.push_back({.spec = spec, .shape = shape});
+    }
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+      all.push_back({.spec = spec, .shape = {431, 8192}, .input = input});
+      all.push_back({.spec = spec, .shape = {37, 1024}, .input = input, .placement = {.padding = 8}});
+    }
+    all.push_back({.spec = spec, .shape = {37, 2048}, .placement = {.padding = 3, .offset = 1}});
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
 // Values of costly expressions that the first pass keeps, of matrices that are large enough for it: aligned and not,
 // and with columns that are no multiple of 8.
 BOOST_AUTO_TEST_CASE(kept_values_agree) {
@@ -356,7 +377,8 @@ BOOST_AUTO_TEST_CASE(wide_rows_have_their_own_kernels, *once()) {
   BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 1544}));
   BOOST_TEST(takes("cast bf16->e4m3fn scale=row out=codes,transposed", {3, 18944}));
   constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,stats";
-  BOOST_TEST(!takes(kNorm, {3, 8192}));
+  BOOST_TEST(!takes(kNorm, {3, 8184}));
+  BOOST_TEST(takes(kNorm, {3, 8192}) == clusters);
   BOOST_TEST(takes(kNorm, {3, 8200}) == clusters);
   BOOST_TEST(takes(kNorm, {3, 16384}) == clusters);
   BOOST_TEST(!takes(kNorm, {3, 16392}));

@@ -114,16 +114,26 @@ BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
   BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 
-// Kernels for rows of this many columns, a pair of blocks for each row: codes alone of 16-bit elements.
+// Kernels for rows of this many columns: codes alone of 16-bit elements. From 8193 on, a pair of blocks takes each row.
 BOOST_AUTO_TEST_CASE(of_norms) {
   constexpr const char* kCodes = "norm rms bf16->e4m3fn affine scale=row out=codes";
-  BOOST_TEST(cols(kCodes, {132, 8192}) == 0);
+  for (const std::int64_t columns : {1024, 2048, 4096, 8192}) {
+    BOOST_TEST(cols(kCodes, {132, columns}) == columns);
+    BOOST_TEST(cols(kCodes, {1, columns - 8}) == 0);
+    BOOST_TEST(cols(kCodes, {1, columns + 8}) == (columns == 8192 ? 12288 : 0));
+    BOOST_TEST(cols("norm layer f16->e5m2 affine scale=row out=codes,stats pow2", {3, columns}) == columns);
+    BOOST_TEST(cols("norm layer f16->e5m2 scale=row out=codes", {3, columns}) == 0);
+    BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {3, columns}) == 0);
+    BOOST_TEST(cols(kCodes, {3, columns}, {.padding = 8}) == columns);
+    BOOST_TEST(cols(kCodes, {3, columns}, {.padding = 4}) == 0);
+    BOOST_TEST(cols(kCodes, {3, columns}, {}, "a100") == 0);
+  }
   BOOST_TEST(cols(kCodes, {132, 8200}) == 12288);
   BOOST_TEST(cols(kCodes, {3, 12288}) == 12288);
   BOOST_TEST(cols(kCodes, {3, 12296}) == 16384);
   BOOST_TEST(cols(kCodes, {3, 16384}) == 16384);
   BOOST_TEST(cols("norm layer f16->e5m2 scale=tensor out=codes,stats given", {3, 16384}) == 16384);
-  for (const std::int64_t columns : {8200, 16384, 16392, 40960, 65536, 65544}) {
+  for (const std::int64_t columns : {1024, 8192, 8200, 16384, 16392, 40960, 65536, 65544}) {
     for (const char* const line :
          {"norm rms bf16->e4m3fn affine scale=row out=codes,result", "norm rms f32->e4m3fn affine scale=row out=codes",
           "norm rms bf16 out=stats", "norm layer bf16 affine out=result"}) {
@@ -165,6 +175,8 @@ BOOST_AUTO_TEST_CASE(of_norms_recorded_on_the_cpu) {
   BOOST_TEST(records("norm rms bf16 out=result", {2, 16384}, "norm rms bf16 out=result"));
   BOOST_TEST(records("norm rms bf16->e4m3fn scale=row out=codes", {2, 8200},
                      "norm rms bf16->e4m3fn scale=row out=codes cols=12288"));
+  BOOST_TEST(records("norm rms bf16->e4m3fn affine scale=row out=codes", {2, 1024},
+                     "norm rms bf16->e4m3fn affine scale=row out=codes cols=1024"));
   BOOST_TEST(!records("norm rms bf16->e4m3fn scale=row out=codes", {2, 16392},
                       "norm rms bf16->e4m3fn scale=row out=codes cols=16384"));
 }
@@ -209,6 +221,10 @@ BOOST_AUTO_TEST_CASE(of_norms_by_name) {
   BOOST_TEST(cols("norm rms bf16->e4m3fn scale=tensor out=codes given cols=12288", {0, 11008}) == 0);
   BOOST_TEST(message(kNamed, {3, 12296}, {}, "h200") ==
              "norm input: has 12296 columns, but the spec says cols=12288, a kernel for 8193 to 12288");
+  constexpr const char* kFull = "norm rms bf16->e4m3fn affine scale=row out=codes cols=8192";
+  BOOST_TEST(cols(kFull, {132, 8192}) == 8192);
+  BOOST_TEST(message(kFull, {3, 8184}, {}, "h200") ==
+             "norm input: has 8184 columns, but the spec says cols=8192, a kernel for 8192");
   // A line of 0.1.0 that names a kernel which is gone.
   BOOST_TEST(cols("norm rms bf16 out=result cols=20480", {132, 18944}) == 0);
 }

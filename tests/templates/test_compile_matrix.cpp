@@ -184,14 +184,14 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   expect_clean("every kernel", jobs);
 }
 
-// Norms of rows that pairs of blocks share, each kernel for some numbers of columns.
-BOOST_AUTO_TEST_CASE(norms_of_wide_rows) {
+// Norms that are compiled for some numbers of columns.
+BOOST_AUTO_TEST_CASE(norms_of_named_columns) {
   std::map<std::string, Job> jobs;
   for (const KernelSpec& spec : all_valid_specs()) {
     if (!std::holds_alternative<NormSpec>(spec)) continue;
     const bool stands = stands_for_its_kind(spec);
-    for (const std::int64_t cols : {12288, 16384}) {
-      const NormSpec norm = wide_norm(std::get<NormSpec>(spec), cols);
+    for (const std::int64_t cols : {1024, 2048, 4096, 8192, 12288, 16384}) {
+      const NormSpec norm = named_norm(std::get<NormSpec>(spec), cols);
       if (norm.cols == 0) continue;
       for (const Target target : kSupportedTargets) {
         if (target.major < 9) continue;  // never runs
@@ -203,7 +203,7 @@ BOOST_AUTO_TEST_CASE(norms_of_wide_rows) {
   }
   std::vector<Job> all;
   for (const auto& [text, job] : jobs) all.push_back(job);
-  expect_clean("norms of wide rows", all);
+  expect_clean("norms of named columns", all);
 }
 
 // The tensor-core GEMM of sm_90a: every candidate tiling, and with one of them every pair of formats, output, kind of

@@ -14,6 +14,7 @@
 #include "norm/norm_backward_launch.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_full.cuh"
 #include "norm/norm_rows_wide.cuh"
 #include "quantize/quantize_mx.cuh"
 
@@ -300,6 +301,21 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
   static_assert(!NormRowsLaunch::one_turn(1024, 4, true, 0) && !NormRowsLaunch::one_turn(16392, 2, true, 0));
   static_assert(NormRowsLaunch::threads_per_row(0) == 32);
   static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
+}
+
+BOOST_AUTO_TEST_CASE(norm_rows_full_fill_their_threads) {
+  using Launch = NormRowsFullLaunch;
+  std::vector<i64> taken;
+  for (i64 cols = 0; cols <= 4 * Launch::kMaxCols; ++cols) {
+    BOOST_REQUIRE((!Launch::takes(cols, 2, false) && !Launch::takes(cols, 4, true)));
+    if (!Launch::takes(cols, 2, true)) continue;
+    taken.push_back(cols);
+    BOOST_TEST(Launch::blocks_at_once(cols) * NormRowsLaunch::threads(cols) == Launch::kThreadsAtOnce);
+    BOOST_TEST(Launch::blocks_at_once(cols) * (NormRowsLaunch::slot_bytes(cols) + 2048) <= 99 * 1024);
+  }
+  BOOST_TEST((taken == std::vector<i64>{1024, 2048, 4096, 8192}));
+  static_assert(Launch::grid(8192, 8192, 132) == 396 && Launch::grid(7, 8192, 132) == 7);
+  static_assert(Launch::grid(8192, 1024, 132) == 792 && Launch::grid(9, 1024, 132) == 3);
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_wide_pairs_hold_the_row) {

@@ -102,6 +102,7 @@
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_row.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_full.cuh"
 #include "norm/norm_rows_wide.cuh"
 #include "norm/norm_wide.cuh"
 #include "numerics.cuh"

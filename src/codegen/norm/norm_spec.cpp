@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "ingot/codegen/cast/cast_instances.h"
+#include "ingot/codegen/norm/norm_columns.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_text.h"
-
-#include "norm/norm_rows_wide.cuh"
 
 namespace ingot {
 namespace {
@@ -67,13 +66,10 @@ void read_outputs(const SpecReader& reader, const SpecOption& option, NormSpec& 
             : fmt::format("\"{}\" lists no codes, but \"{}\" gives a dtype for them", option.word, reader.word(2)));
 }
 
-// The columns that name a kernel: as many as its steps have.
+// The columns that name a kernel of pairs: as many as its steps have.
 constexpr std::int32_t kColsPerStep = NormRowsWideLaunch::kColsPerStep;
 
-bool names_kernel(const NormSpec& spec) {
-  return spec.cols % kColsPerStep == 0 &&
-         NormRowsWideLaunch::takes(spec.cols, size_of(spec.in), spec.out && !spec.result);
-}
+bool names_kernel(const NormSpec& spec) { return spec.cols != 0 && norm_kernel_cols(spec, spec.cols) == spec.cols; }
 
 void list_norms(NormSpec spec, std::vector<NormSpec>& specs) {
   for (const bool affine : {false, true}) {
@@ -132,8 +128,10 @@ void validate_spec(const NormSpec& spec) {
     refuse(spec, "scale, given and pow2 are for codes, but out, their dtype, is not set");
   }
   if (spec.cols == 0 || names_kernel(spec)) return;
-  refuse(spec, fmt::format("cols is {}, but must be 0, or {} or {} for codes alone of bf16 or f16", spec.cols,
-                           NormRowsWideLaunch::kMinVec8s * kColsPerStep, NormRowsWideLaunch::kMaxCols));
+  refuse(spec, fmt::format("cols is {}, but must be 0, or {} or {} for codes alone of bf16 or f16, or 1024, 2048, 4096 "
+                           "or {} where they are affine and their scales dynamic",
+                           spec.cols, NormRowsWideLaunch::kMinVec8s * kColsPerStep, NormRowsWideLaunch::kMaxCols,
+                           NormRowsFullLaunch::kMaxCols));
 }
 
 void validate_spec(const NormBackwardSpec& spec) {
@@ -239,6 +237,9 @@ TemplateInstance template_instance(const NormSpec& spec, Pass) {
   const std::string arguments = fmt::format("{}, {}, {}, {}", type_text(spec.in), type_text(spec.kind),
                                             spec.out ? type_text(*spec.out) : "ingot::NoCodes", config);
   if (spec.cols == 0) return {"norm/norm_rows.cuh", fmt::format("norm_rows<{}>", arguments), print_spec(kernel)};
+  if (spec.cols <= NormRowsFullLaunch::kMaxCols) {
+    return {"norm/norm_rows_full.cuh", fmt::format("norm_rows_full<{}, {}>", arguments, spec.cols), print_spec(kernel)};
+  }
   return {"norm/norm_rows_wide.cuh",
           fmt::format("norm_rows_wide<{}, {}>", arguments, NormRowsWideLaunch::vec8s(spec.cols)), print_spec(kernel)};
 }

@@ -37,8 +37,8 @@ struct NormSpec {
   bool pow2 = false;
   bool result = false;  // writes the values, in `in`
   bool stats = false;   // writes mean (layer) and rstd, for the backward pass
-  // 0: the tensors decide which kernel runs; leave it so. Otherwise, for codes alone of a 16-bit `in`, it names the
-  // kernel in which two blocks share a row of cols - 4095 to cols columns: 12288 or 16384 (as text: cols=16384).
+  // 0: the tensors decide which kernel runs; leave it so. Otherwise (codes alone of 16-bit `in`) it names that of rows
+  // of cols - 4095 to cols columns, 12288 or 16384, or of just 1024, 2048, 4096 or 8192 (affine with dynamic scales).
   std::int32_t cols = 0;
   bool operator==(const NormSpec&) const = default;
 };

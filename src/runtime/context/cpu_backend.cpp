@@ -83,7 +83,7 @@ class CpuBackend final : public Backend {
 
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::norm);
-    if (recorder_ != nullptr) recorder_->note(wide_norm(spec, tensors.input.cols));  // what a GPU may run for it
+    if (recorder_ != nullptr) recorder_->note(named_norm(spec, tensors.input.cols));  // what a GPU may run for it
   }
 
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override {

@@ -5,10 +5,9 @@
 
 #include <cmath>
 
+#include "ingot/codegen/norm/norm_columns.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/util/error.h"
-
-#include "norm/norm_rows_wide.cuh"
 
 namespace ingot {
 namespace {
@@ -47,10 +46,12 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
                 fmt::format("is {}, but must be finite and at least 0", tensors.eps));
   }
   const Tensor& input = tensors.input;
-  if (spec.cols != 0 && NormRowsWideLaunch::kernel_cols(input.cols) != spec.cols) {
+  if (spec.cols != 0 && norm_kernel_cols(spec, input.cols) != spec.cols) {
+    const bool full = spec.cols <= NormRowsFullLaunch::kMaxCols;
+    const std::int64_t least = full ? spec.cols : spec.cols - NormRowsWideLaunch::kColsPerStep + 1;
     throw Error(ErrorCode::invalid_argument, "norm input",
-                fmt::format("has {} columns, but the spec says cols={}, a kernel for {} to {}", input.cols, spec.cols,
-                            spec.cols - NormRowsWideLaunch::kColsPerStep + 1, spec.cols));
+                fmt::format("has {} columns, but the spec says cols={}, a kernel for {}{}", input.cols, spec.cols,
+                            least, full ? "" : fmt::format(" to {}", spec.cols)));
   }
   const Checker check{input, device};
   const Dtype out = spec.out.value_or(Dtype::e4m3fn);
@@ -94,12 +95,10 @@ void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Dev
   check_overlaps(inputs, outputs);
 }
 
-NormSpec wide_norm(const NormSpec& spec, std::int64_t cols) {
-  NormSpec wide = spec;
-  if (spec.cols == 0 && NormRowsWideLaunch::takes(cols, size_of(spec.in), spec.out && !spec.result)) {
-    wide.cols = static_cast<std::int32_t>(NormRowsWideLaunch::kernel_cols(cols));
-  }
-  return wide;
+NormSpec named_norm(const NormSpec& spec, std::int64_t cols) {
+  NormSpec named = spec;
+  if (spec.cols == 0) named.cols = norm_kernel_cols(spec, cols);
+  return named;
 }
 
 }  // namespace ingot

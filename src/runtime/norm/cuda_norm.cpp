@@ -8,6 +8,7 @@
 #include "norm/norm_backward_launch.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_full.cuh"
 #include "norm/norm_rows_wide.cuh"
 
 namespace ingot::cuda {
@@ -30,8 +31,8 @@ u32 wide_bytes(const NormSpec& spec, i64 cols, const Launcher& launcher) {
   return NormRowsWideSlots::bytes(NormRowsWideLaunch::vec8s(cols), rows);
 }
 
-// Can pairs of blocks share the rows?
-bool can_run_wide(const NormTensors& tensors, const Launcher& launcher) {
+// Can a kernel that is compiled for numbers of columns take the rows? There may be two blocks for each.
+bool can_run_named(const NormTensors& tensors, const Launcher& launcher) {
   return launcher.overlapping() && tensors.input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks &&
          in_vectors(tensors);
 }
@@ -49,19 +50,19 @@ u32 slot_rows(const NormSpec& spec, i64 cols, bool vectors) {
   return vectors && slots ? 1 : 0;
 }
 
-// The spec of the kernel that runs. A pair of blocks shares each row if the spec names a number of columns (`cols`):
-// the caller's, or this function's. Nothing may be loaded during a capture, and all kernels give the same bits.
+// The spec of the kernel that runs. It is one for a number of columns if the spec names it (`cols`): the caller's, or
+// this function's. Nothing may be loaded during a capture, and all kernels give the same bits.
 NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, const Stream& stream, const Launcher& launcher) {
   if (tensors.input.rows == 0) {  // norm_rows writes the factor
     NormSpec plain = spec;
     plain.cols = 0;
     return plain;
   }
-  const NormSpec wide = wide_norm(spec, tensors.input.cols);
-  if (wide.cols == spec.cols || !can_run_wide(tensors, launcher)) return spec;
+  const NormSpec named = named_norm(spec, tensors.input.cols);
+  if (named.cols == spec.cols || !can_run_named(tensors, launcher)) return spec;
   // If neither is loaded, the error names this one.
-  const bool other = !launcher.may_launch(wide, Pass::main, stream) && launcher.may_launch(spec, Pass::main, stream);
-  return other ? spec : wide;
+  const bool other = !launcher.may_launch(named, Pass::main, stream) && launcher.may_launch(spec, Pass::main, stream);
+  return other ? spec : named;
 }
 
 bool in_vectors(const NormBackwardTensors& tensors) {
@@ -102,6 +103,16 @@ LaunchShape shape_of_rows(const NormRowsParams& params, const Launcher& launcher
           .shared_bytes = slots ? NormRowsLaunch::slot_bytes(cols) : 0};
 }
 
+// As many blocks as the GPU runs at once share the rows.
+void launch_full(const NormSpec& spec, const NormRowsParams& params, const Stream& stream, Launcher& launcher) {
+  const i64 grid = NormRowsFullLaunch::grid(params.rows, params.cols, launcher.multiprocessors());
+  launcher.launch(spec, Pass::main,
+                  {.grid_x = static_cast<u32>(grid),
+                   .block = NormRowsLaunch::threads(params.cols),
+                   .shared_bytes = NormRowsLaunch::slot_bytes(params.cols)},
+                  params, stream);
+}
+
 // As many pairs as the GPU runs at once share the rows.
 void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Stream& stream, Launcher& launcher) {
   const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
@@ -130,7 +141,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
   const Tensor& input = tensors.input;
   // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
-  if (spec.cols != 0 && !can_run_wide(tensors, launcher)) refuse_cols(spec);
+  if (spec.cols != 0 && !can_run_named(tensors, launcher)) refuse_cols(spec);
   const bool vectors = in_vectors(tensors);
   const u32 slots = slot_rows(spec, input.cols, vectors);
   const u32 bytes = static_cast<u32>(size_of(spec.in));
@@ -156,7 +167,8 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .pow2 = spec.pow2,
                               .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, vectors, slots)};
   const NormSpec kernel = kernel_spec(spec, tensors, stream, launcher);
-  if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
+  if (kernel.cols > NormRowsFullLaunch::kMaxCols) return launch_wide(kernel, params, stream, launcher);
+  if (kernel.cols != 0) return launch_full(kernel, params, stream, launcher);
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
 

@@ -16,10 +16,11 @@ class ThreadPool;
 void check(const NormSpec& spec, const NormTensors& tensors, Device device);
 void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
 
-// Some codes are written by a pair of blocks for each row (templates/norm/norm_rows_wide.cuh). For rows of `cols`
-// columns, returns `spec` with the NormSpec::cols that names such a kernel, or unchanged if there is none or `spec`
-// names one itself. Whether that kernel can run is not checked here: cuda_norm.cpp does so (clusters, alignment, rows).
-NormSpec wide_norm(const NormSpec& spec, std::int64_t cols);
+// Some codes are written by kernels for certain numbers of columns (templates/norm/norm_rows_full.cuh and
+// norm_rows_wide.cuh). For rows of `cols` columns, returns `spec` with the NormSpec::cols that names such a kernel, or
+// unchanged if there is none or `spec` names one itself. Whether that kernel can run is not checked here: cuda_norm.cpp
+// does so (compute capability, alignment, rows).
+NormSpec named_norm(const NormSpec& spec, std::int64_t cols);
 
 namespace cpu {
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
