@@ -37,7 +37,7 @@
 // Output: each warp works on its own. It rearranges 16 rows of 128 bytes in its own shared memory (stmatrix, swizzled)
 // and waits for no other warp. From there the copy engine stores them (ping-pong), or the warp does, in whole rows of
 // 128 bytes; or in single elements, if the output's rows do not start at multiples of 16 bytes. FP8 output goes in rows
-// of 64 bytes, stored by the warp.
+// of 64 bytes, stored by the warp; that of tiles of 160 columns in such rows too.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -259,7 +259,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
   static_assert(sm90_shared_bytes(C) <= kSm90SharedLimit);
   static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T) || sm90_consumers(T) == 3);
-  static_assert(T.n <= 256 && (sm90_columns(T) % 64 == 0 || (T.n == 160 && !C.across_b && !C.experts)));
+  static_assert(T.n <= 256 && (sm90_columns(T) % 64 == 0 || (T.n == 160 && !C.across_b && !C.experts && !T.stream_k)));
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.across_a && !C.across_b));

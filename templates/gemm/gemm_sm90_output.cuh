@@ -41,6 +41,7 @@ struct Sm90Output {
   // memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
   static_assert(!sm90_has_half_chunks(T) || sizeof(Out) == 2);
+  static_assert(kN % kChunk == 0);
   using Bias = typename GemmBias<A, B, Out>::Type;
 
   const Sm90GemmParams& p;
@@ -415,7 +416,7 @@ struct Sm90Output {
       for (u32 i = 0; i < 16 * kAcross; i += 32) {
         const u32 row = first.m + position.wave_row(wave) + (i + position.lane) / kAcross;
         const u32 column = first.n + (i + position.lane) % kAcross * 32;
-        if (row < end_m() && column < p.n) Epi::prefetch(p.epilogue, row, column);
+        if ((i + position.lane) / kAcross < 16 && row < end_m() && column < p.n) Epi::prefetch(p.epilogue, row, column);
       }
     }
   }

@@ -64,8 +64,8 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Of the output a warp stages 16 rows of 128 bytes at a time; of 64 bytes if it has 8 bits, or if it has 16 and tiles
-// have no whole number of the others. The columns of such a row, and what a warp needs.
+// A warp stages 16 rows of the output at a time, of 128 bytes each. Rows of FP8 have 64 bytes, and so have those of 16
+// bits where a tile's columns are no multiple of 64. The columns of a staged row, and the bytes that a warp needs:
 INGOT_HOST_DEVICE constexpr bool sm90_has_half_chunks(const Sm90Tiling& t) { return sm90_columns(t) % 64 != 0; }
 INGOT_HOST_DEVICE constexpr u32 sm90_chunk_columns(const Sm90Tiling& t, u32 bytes_of_output) {
   return bytes_of_output == 1 ? 64 : (sm90_has_half_chunks(t) ? 64 : 128) / bytes_of_output;

@@ -49,6 +49,7 @@ struct StreamKPart {
       ptx::st_relaxed(flag, 0);
     }
     __syncwarp();
+    static_assert(Sums / 4 % AtOnce == 0);
     const u64 policy = ptx::createpolicy_evict_first();
     INGOT_UNROLL
     for (u32 wave = 0; wave < Waves; ++wave) {

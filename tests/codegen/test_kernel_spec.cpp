@@ -1041,6 +1041,10 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
         "a tile of 320 columns, but it must be 64, 128, 160, 192 or 256");
   holds(error("e4m3fn*e4m3fn->e4m3fn kernel=sm90:128x160:1x1:5:cooperative"),
         "tiling has a tile of 160 columns, but an output of FP8 or f32 takes a multiple of 64");
+  holds(tiling_error("256x160:1x1:4:cooperative:streamk", true),
+        "tiling has a tile of 160 columns, but stream-K takes a multiple of 64");
+  holds(tiling_error("64x160:1x1:4:cooperative", true),
+        "a tile of 64 rows, whose 160 columns cooperative shares out: it takes 128 or 256");
   holds(error("bf16*bf16->bf16 nn kernel=sm90:128x160:1x1:5:pingpong"),
         "tiling has a tile of 160 columns, but b in rows across k takes a multiple of 64");
   holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90:128x160:1x1:4:cooperative"),

@@ -594,7 +594,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   static_assert(sm90_consumers({.m = 192, .n = 128}) == 3 && sm90_threads({.m = 192, .n = 128}) == 512);
   static_assert(sm90_waves({.m = 192, .n = 128}) == 1 && sm90_waves({.m = 192, .n = 128, .pingpong = true}) == 3);
   static_assert(sm90_consumers({.m = 192, .n = 128, .pingpong = true}) == 2 && sm90_threads({.m = 128}) == 384);
-  // 16 rows of a chunk fit into a warp's staging area, and a warpgroup's columns are whole chunks.
+  // 16 rows of a chunk fit into a warp's staging area.
   static_assert(sm90_chunk_columns({.n = 192}, 2) == 64 && sm90_chunk_columns({.n = 160}, 2) == 32);
   static_assert(sm90_chunk_columns({.n = 192}, 4) == 32);
   static_assert(sm90_chunk_columns({.m = 64, .n = 128}, 2) == 64 && sm90_chunk_columns({.n = 256}, 1) == 64);

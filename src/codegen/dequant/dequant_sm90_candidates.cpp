@@ -410,8 +410,10 @@ Rounds rounds_of(const MatmulSize& size, const DequantTiling& t, int multiproces
   }
   const double blocks = std::max(1.0, estimate_stream_k_blocks(tiles, stages, room));
   const double last = std::fmod(tiles, blocks);
-  const bool is_alone = stream_k_cuts_last_alone(static_cast<u64>(tiles), static_cast<u32>(stages),
-                                                 static_cast<u64>(blocks), dequant_outgrows_l2(size.m, size.k));
+  // (Sizes may be near 2^63, for which no whole number here is large enough.)
+  const bool is_alone =
+      stream_k_cuts_last_alone(static_cast<u64>(std::min(tiles, 0x1p62)), static_cast<u32>(std::min(stages, 0x1p31)),
+                               static_cast<u64>(std::min(blocks, 0x1p62)), dequant_outgrows_l2(size.m, size.k));
   const double parts = last == 0 ? 0 : is_alone ? blocks / last : 1;
   // Blocks with the same rows and other tokens work at different k: their codes are in the L2 less often.
   const double apart = tiles_m > 1 ? costs.stream_k_apart : costs.stream_k;

@@ -11,8 +11,8 @@ namespace ingot {
 namespace {
 
 // The best guesses are measured, and every tiling whose estimate is not much slower than the first. For 556 of the 561
-// GEMMs that the cost model was first fitted to, the fastest tiling was among them; for the other 5 it was up to 7 %
-// faster.
+// GEMMs that the cost model was first fitted to, the fastest tiling of that time was among them; for the other 5 it was
+// up to 7 % faster.
 constexpr std::size_t kBestGuesses = 6;
 constexpr double kPlausible = 1.4;
 

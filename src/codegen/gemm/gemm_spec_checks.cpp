@@ -26,6 +26,9 @@ std::string tiling_fault(const GemmTiling& t, bool fast, bool groups) {
   if (t.stream_k && (t.pingpong || t.cluster_m + t.cluster_n > 2)) {
     return "stream-K, but that takes cooperative tiles and a cluster of 1x1";
   }
+  if (t.stream_k && t.n % 64 != 0) {
+    return fmt::format("a tile of {} columns, but stream-K takes a multiple of 64", t.n);
+  }
   if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
   const Sm90Tiling tiling = sm90_tiling(t);
   if (const u32 bytes = sm90_shared_bytes({.tiling = tiling}); bytes > kSm90SharedLimit) {
