@@ -245,6 +245,30 @@ def test_quark_writes(tmp_path, what):
         assert torch.equal(loaded.get_submodule(name).dequantize().bfloat16(), expected[f"{name}.weight"]), name
 
 
+class Scaled(torch.nn.Linear):
+    """A layer with a tensor of its own that has the name of DeepSeek-V4's scale_inv."""
+
+    def __init__(self):
+        super().__init__(K, N, bias=False)
+        self.scale = torch.nn.Parameter(torch.zeros(N))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("layout", ["FBGEMM", "diffusion", "ModelOpt MXFP4"])
+def test_a_scale_of_the_models_own(tmp_path, layout):
+    """By the side of one that has another name."""
+    tensors, config, values = LAYOUTS[layout]()
+    own = f32(N)
+    save(tmp_path, whole({**tensors, "scale": ("F32", own)}), config)
+    loaded = torch.nn.ModuleDict({"proj": Scaled(), "head": torch.nn.Linear(K, 8, bias=False)})
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert report.decoded == ("proj.weight",) and report.missing == report.unexpected == ()
+    equal(loaded["proj"].weight.detach(), values)
+    equal(loaded["proj"].scale.detach(), own)
+
+
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 

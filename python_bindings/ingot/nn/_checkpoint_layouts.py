@@ -2,8 +2,8 @@
 
 Of a weight "proj.weight", value = code * scale_inv, a file has one of
 
-  proj.weight (float8) with proj.weight_scale, proj.weight_scale_inv, proj.scale_weight or proj.scale (DeepSeek-V4); or alone, if codes
-                                                                     are values
+  proj.weight (float8) with proj.weight_scale, proj.weight_scale_inv or proj.scale_weight, or proj.scale where none of these is
+                                                    there (DeepSeek-V4); or alone, if codes are values
   proj.weight (uint8, two codes of FP4 to a byte) with proj.weight_scale (e8m0, of 32)         ModelOpt
   proj.weight_packed (uint8, FP4 or FP6) with proj.weight_scale                                compressed-tensors
   proj.weight_blocks (uint8, [..., N, K / 32, 16]) with proj.weight_scales                     gpt-oss
@@ -28,7 +28,8 @@ from ._checkpoint_files import Reader
 
 _E8M0 = (torch.float8_e8m0fnu, torch.uint8)  # uint8: its bits
 _OF_FLOATS = (torch.float32, torch.bfloat16, torch.float16, *_E8M0)
-_OF_WEIGHT = ("weight_scale", "weight_scale_inv", "scale_weight", "scale")
+_OF_WEIGHT = ("weight_scale", "weight_scale_inv", "scale_weight")
+_OF_DEEPSEEK_V4 = "scale"  # which many modules have of their own, so only where none of these is there
 _OF_OTHERS = ("_scale", "_scale_inv", "_weight_scale")
 _BITS = {"e2m1fn": 4, "e2m3fn": 6}
 _MARKS = ("scaled_fp8",)  # of ComfyUI: says that the file has codes
@@ -114,21 +115,24 @@ class StoredWeights:
         prefix = name.removesuffix("weight")
         if prefix + "packing" in self._reader.names:
             return False
-        scales = self._reader.one_of("", self._names_of_scales(name))
+        scales = self._scales_of(name)
         return scales is not None and self._reader.dtype(scales) in (*_E8M0, torch.float8_e4m3fn)
 
     @staticmethod
     def _names_of_scales(name: str) -> tuple[str, ...]:
-        prefix, is_weight, rest = name.rpartition("weight")
-        if is_weight and not rest and prefix[-1:] in ("", "."):
-            return tuple(prefix + each for each in _OF_WEIGHT)
-        return tuple(name + each for each in _OF_OTHERS)
+        prefix = _prefix_of_weight(name)
+        return tuple(name + each for each in _OF_OTHERS) if prefix is None else tuple(prefix + each for each in _OF_WEIGHT)
+
+    def _scales_of(self, name: str) -> Optional[str]:
+        """The tensor of scale_inv of a weight, or None."""
+        found = self._reader.one_of("", self._names_of_scales(name))
+        prefix = _prefix_of_weight(name)
+        return found if found or prefix is None else self._reader.one_of(prefix, (_OF_DEEPSEEK_V4,))
 
     def _float8(self, name: str, dtype: torch.dtype) -> StoredWeight:
-        reader, names = self._reader, self._names_of_scales(name)
-        scales = reader.one_of("", names)
+        reader, scales = self._reader, self._scales_of(name)
         if scales is None and not self._unscaled:
-            short = [each.rpartition(".")[2] for each in names[:2]]
+            short = [each.rpartition(".")[2] for each in self._names_of_scales(name)[:2]]
             raise LinearError(
                 f"{reader.where(name)}: comes without scale_inv: neither {' nor '.join(short)} is there; if the codes are the "
                 "values themselves, load with unscaled=True"
@@ -161,7 +165,7 @@ class StoredWeights:
         if dtype != torch.uint8:
             found = str(dtype).removeprefix("torch.")
             raise LinearError(f"{reader.where(codes)}: is {found}, but packed codes of FP4 and FP6 are uint8")
-        scales = reader.one_of("", self._names_of_scales(name))
+        scales = self._scales_of(name)
         if scales is None:
             raise LinearError(
                 f"{reader.where(codes)}: comes without scale_inv: no {printable(name.rpartition('.')[2])}_scale is there"
@@ -269,6 +273,12 @@ class StoredWeights:
             f"{where}: has shape {shape}, but a weight {(rows, columns)} has one scale_inv, one for each row, each 128 x 128 "
             "block or each 128, 64 or 32 elements of a row"
         )
+
+
+def _prefix_of_weight(name: str) -> Optional[str]:
+    """Returns "proj." of "proj.weight", and None of a tensor by another name."""
+    prefix, is_weight, rest = name.rpartition("weight")
+    return prefix if is_weight and not rest and prefix[-1:] in ("", ".") else None
 
 
 def matrix_of(shape: tuple[int, ...]) -> tuple[int, ...]:
