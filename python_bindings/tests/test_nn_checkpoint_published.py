@@ -314,8 +314,10 @@ def test_experts_of_one_rank(tmp_path, quantized):
 @torch.no_grad()
 @pytest.mark.parametrize("format", [None, "float8", "e4m3fn"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_block_of_two_names(tmp_path, format, device):
-    """Layers that share their experts, and a module with a buffer, are written by their first names, and loaded by these."""
+@pytest.mark.parametrize("first", ["mlp", "scaled"])
+def test_a_block_of_two_names(tmp_path, format, device, first):
+    """Layers that share their experts, and a module with a buffer, are written by their first names, and loaded by these, also where
+    they are not the first ones of the model that loads."""
 
     def shared(model):
         model.model.layers[1].mlp = model.model.layers[0].mlp
@@ -329,9 +331,13 @@ def test_a_block_of_two_names(tmp_path, format, device):
     save_float8_checkpoint(saved, tmp_path)
     with torch.device(device):
         loaded = shared(transformers.AutoModelForCausalLM.from_config(saved.config).bfloat16())
+    if first == "scaled":
+        for layer in loaded.model.layers:
+            layer._modules["mlp"] = layer._modules.pop("mlp")
     if format:
         quantize_experts_(loaded, format)
     report = load_float8_checkpoint(loaded, tmp_path, device="cpu")
+    assert report.experts == ((f"model.layers.0.{first}.experts",) if format else ())
     assert not [name for name in report.missing if "rotary" not in name] and not report.unexpected
     if format == "float8":
         found, expected = loaded.state_dict(), saved.state_dict()

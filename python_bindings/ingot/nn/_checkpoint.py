@@ -117,7 +117,7 @@ class _Plan:
         self.missing: list[str] = []
         self.decoded: list[str] = []
         self.stacked: list[str] = []
-        self.experts: list[str] = []
+        self.experts: dict[torch.nn.Module, str] = {}
         self.codes_of: list[tuple[Place, str, list[StoredWeight]]] = []  # stacks of experts that get a file's codes
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
@@ -275,7 +275,7 @@ class _Plan:
         module = place.module
         keeps_scales = isinstance(module, KeepsScales)
         if has_stacks_in_float8(_SUBJECT, place):
-            self.experts.append(place.name)
+            self.experts.setdefault(module, place.name)
         rows = find_rows(self.reader, self._weights, place)
         for key, weights in rows.items():
             self._take_codes(place, key, weights, loaded)
@@ -293,7 +293,7 @@ class _Plan:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
             elif is_weight_only(module, key):
-                if id(tensor) not in loaded:
+                if self._has_stack(place, key) or not (id(tensor) in loaded or self._is_elsewhere(place, key)):
                     self._take_codes(place, key, find_codes(self.reader, self._weights, place, key), loaded)
             elif is_weight_only(module, key.removesuffix("_scale_inv").removesuffix("_packing")):
                 continue  # with its codes
@@ -309,6 +309,13 @@ class _Plan:
                 self.used.update(source for source in sources if source in self.reader.names)
             else:
                 self.missing.append(name)
+
+    def _has_stack(self, place: Place, key: str) -> bool:
+        return any(map(self._has, [place.prefix + key, *parts_of_stack(place, key, place.module._buffers[key])]))
+
+    def _is_elsewhere(self, place: Place, key: str) -> bool:
+        """Has the file this stack under another name of its module?"""
+        return any(each.module is place.module and self._has_stack(each, key) for each in self.places)
 
     def _take_codes(self, place: Place, key: str, weights: list[StoredWeight], loaded: set[int]) -> None:
         self.codes_of.append((place, key, weights))
@@ -561,7 +568,7 @@ def load_float8_checkpoint(
         _note(plan, made.values()),
         tuple(plan.stacked),
         tuple(ignored),
-        tuple(plan.experts),
+        tuple(plan.experts.values()),
     )
 
 
