@@ -90,6 +90,19 @@ def test_a_list_of_the_experts_of_one_rank(tmp_path, strict):
     same_bits(own.state_dict(), {name: value for name, value in file.state_dict().items() if name in own.state_dict()})
 
 
+@torch.no_grad()
+def test_layers_one_after_the_other_are_no_experts(tmp_path):
+    """By whatever name: of a longer file strict=False takes the first ones."""
+    of = lambda *more: torch.nn.ModuleDict({"experts": torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), *more)})
+    file, model = of(torch.nn.Linear(16, 16)), of()
+    write(tmp_path / "model.safetensors", {name: ("F32", value.numpy()) for name, value in file.state_dict().items()})
+    with pytest.raises(ingot.Error, match="has no place in the model for experts.2.bias, experts.2.weight: give the model"):
+        load_float8_checkpoint(model, tmp_path)
+    report = load_float8_checkpoint(model, tmp_path, strict=False)
+    assert report.unexpected == ("experts.2.bias", "experts.2.weight")
+    same_bits(model["experts"][0].state_dict(), file["experts"][0].state_dict())
+
+
 def test_a_family_of_unknown_names(tmp_path):
     model = model_of("mixtral")
     model.save_pretrained(tmp_path)

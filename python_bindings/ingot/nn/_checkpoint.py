@@ -163,7 +163,8 @@ class _Plan:
         for place in self.places:
             module = place.module
             count = len(module._modules)
-            is_list = count > 0 and [*module._modules] == [str(expert) for expert in range(count)]
+            is_list = count > 0 and isinstance(module, torch.nn.ModuleList)
+            is_list = is_list and [*module._modules] == [str(expert) for expert in range(count)]
             more = listed.get(f"{place.prefix}{count}") if is_list else None
             for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
                 after = parts_after_stack(place, key, tensor) if tensor is not None else []
