@@ -16,7 +16,7 @@ from ..torch._gathered_weight import is_gathered
 from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
-from ..torch._saying import is_first_rank
+from ..torch._saying import is_first_rank, warn
 from ._scale_buffers import (
     as_buffers_of_scales, check_ranks_of_parts, computing_device, has_scale, is_time_to_look, keep_buffers_of_scales,
     largest_of_ranks, read_scales
@@ -325,14 +325,19 @@ _WARNED: List[str] = []
 
 
 def warn_of_no_sync(subject: str) -> None:
-    """Once: a program that never makes the call trains with the scales of each step's own data, and more slowly."""
-    if not _WARNED and is_first_rank():
-        _WARNED.append(subject)
-        warnings.warn(
-            f'{subject} recipe: is "delayed", and {_MANY_RUNS} forwards have run without sync_amax_history(model), which makes '
-            'its scales: call it once in every step, after backward, or choose "tensorwise"',
-            stacklevel=3,
-        )
+    """Once: a program that never makes the call trains with the scales of each step's own data, and more slowly. Ranks other than
+    the first, which may be the only ones with such layers, log it."""
+    if _WARNED:
+        return
+    _WARNED.append(subject)
+    text = (
+        f'{subject} recipe: is "delayed", and {_MANY_RUNS} forwards have run without sync_amax_history(model), which makes '
+        'its scales: call it once in every step, after backward, or choose "tensorwise"'
+    )
+    if is_first_rank():
+        warnings.warn(text, stacklevel=3)
+    else:
+        warn(text)
 
 
 def holds_rows(input: Any) -> bool:
