@@ -72,7 +72,7 @@ def test_transformers(checkpoint, tmp_path):
         IngotConfig("fp8")
     with pytest.raises(ingot.Error, match="IngotConfig bits: is no argument of ingot.nn.convert"):
         IngotConfig(bits=8)
-    for names in ("lm_head", [1]):  # each letter of a text would be a part of nearly every name
+    for names in ("lm_head", [1], 5, {"lm_head": True}):  # each letter of a text would be a part of nearly every name
         with pytest.raises(ingot.Error, match="IngotConfig modules_to_not_convert: is .*, expected a list of names, such as"):
             IngotConfig(modules_to_not_convert=names)
 

@@ -49,7 +49,7 @@ class IngotConfig(QuantizationConfigMixin):
             raise LinearError(f"IngotConfig {', '.join(sorted(kwargs))}: is no argument of ingot.nn.convert()")
         check_module_recipe("IngotConfig", recipe)
         left = modules_to_not_convert
-        if left is not None and (isinstance(left, str) or not all(isinstance(each, str) for each in left)):
+        if left is not None and not (isinstance(left, (list, tuple, set)) and all(isinstance(each, str) for each in left)):
             raise LinearError(f"IngotConfig modules_to_not_convert: is {left!r}, expected a list of names, such as ['lm_head']")
         self.quant_method = METHOD
         self.recipe, self.tokens, self.gpu, self.head, self.fuse = recipe, tokens, gpu, head, fuse
