@@ -146,6 +146,20 @@ def test_files_of_deepseek_v4(tmp_path):
         assert layer.scale == "tensor" and np.array_equal(layer.dequantize().double().numpy(), values)
     others = [name for name in plain.state_dict() if name.rpartition(".")[0] not in expected]
     same_bits({name: loaded.state_dict()[name] for name in others}, {name: plain.state_dict()[name] for name in others})
+    more = {"mtp.0.attn.wq_a.weight": ("F8_E4M3", fp8(16, 16)), "mtp.0.attn.wq_a.scale": ("F8_E8M0", exponents(1, 1))}
+    write(tmp_path / "model.safetensors", tensors | more)
+    again = model_of("deepseek_v4").bfloat16()
+    with pytest.raises(ingot.Error, match="has no place in the model for mtp.0.attn.wq_a.scale, mtp.0.attn.wq_a.weight: give"):
+        load_float8_checkpoint(again, tmp_path / "model.safetensors")
+    report = load_float8_checkpoint(again, tmp_path / "model.safetensors", strict=False)
+    assert {*report.layers} == expected.keys() and {*report.unexpected} == more.keys() and not report.missing
+    same_bits(again.state_dict(), loaded.state_dict())
+    expert = "layers.0.ffn.experts.0.w1"
+    n, k = tensors[f"{expert}.weight"][1].shape
+    more = {f"{expert}.weight": ("I8", np.zeros((n, k // 2), np.int8)), f"{expert}.scale": ("F8_E8M0", exponents(n, k // 32))}
+    write(tmp_path / "model.safetensors", tensors | more)
+    with pytest.raises(ingot.Error, match=f'"{expert}.weight": is int8, but the model has bfloat16, to which that is not converted'):
+        load_float8_checkpoint(model_of("deepseek_v4").bfloat16(), tmp_path / "model.safetensors", strict=False)
 
 
 # ---- Mixtral in FP8 --------------------------------------------------------------------------------------------------
