@@ -148,9 +148,11 @@ _KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, GatheredWeight, WeightWi
 
 
 def _transposed(weight: torch.Tensor) -> torch.Tensor:
-    """weight.t(). In inference mode PyTorch makes no views of a wrapping tensor, such as a DTensor, that was made outside of it. (Compilers
-    do not trace the question.)"""
-    if type(weight) in _PLAIN or torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or weight.is_inference():
+    """weight.t(). In inference mode PyTorch makes no views of a wrapping tensor, such as a DTensor, that was made outside of it.
+    (Compilers do not trace the question.)"""
+    if type(weight) in _PLAIN or torch.compiler.is_compiling():
+        return weight.t()
+    if not torch.is_inference_mode_enabled() or weight.is_inference():
         return weight.t()
     with torch.inference_mode(False), torch.no_grad():
         return weight.t()
