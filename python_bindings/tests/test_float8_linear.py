@@ -249,12 +249,12 @@ def test_an_input_that_a_collective_still_writes(recipe):
     torch.manual_seed(0)
     layer = Float8Linear.from_float(torch.nn.Linear(32, 48), config_of(recipe))
     x, found = torch.randn(8, 32), []
-    for given in (x, AsyncCollectiveTensor(x)):
+    for given in (x, AsyncCollectiveTensor(x.clone())):
         layer.zero_grad()
-        output = layer(given)
+        output = layer(given.requires_grad_())
         output.square().sum().backward()
-        found.append((output, layer.weight.grad.clone(), layer.bias.grad.clone()))
-    assert all(map(torch.equal, *found))
+        found.append((output, given.grad, layer.weight.grad.clone(), layer.bias.grad.clone()))
+    assert all(map(torch.equal, *found)) and found[0][1].count_nonzero()
 
 
 def test_a_weight_of_another_library():
