@@ -50,12 +50,13 @@ run() {
   shift 2
   timeout -s INT -k 20 "$limit" "$@" >"$out/$name.log" 2>&1
   code=$?
-  [ $code -eq 0 ] || failed=1
   printf '%-10s exit %d, %d s: %s\n' "$name" $code $((SECONDS - begin)) "$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c 1-160)"
+  return $code
 }
 
-run info 60 ingot info
-run documents 300 python3 tests/layout/run_readme_python.py
+run info 60 ingot info || failed=1
+run documents 300 python3 tests/layout/run_readme_python.py &  # next to the tests, which take longer
+documents=$!
 mapfile -t files < <(grep -l cuda python_bindings/tests/test_*.py)
 jobs=()
 if python3 -c 'import xdist' 2>/dev/null; then
@@ -63,6 +64,7 @@ if python3 -c 'import xdist' 2>/dev/null; then
   jobs=(-n "${WHEEL_CHECK_JOBS:-$((cores < 15 ? cores : 15))}" --dist worksteal)
 fi
 PYTHONPATH=$work/site:python_bindings/tests run tests "${WHEEL_CHECK_SECONDS:-1200}" python3 -m pytest -q -p no:cacheprovider -m 'not nightly' \
-  "${jobs[@]}" "${files[@]}" "$@"
+  "${jobs[@]}" "${files[@]}" "$@" || failed=1
+wait $documents || failed=1
 grep -E '^(FAILED|ERROR)' "$out/tests.log" | head -n 20
 exit $failed
