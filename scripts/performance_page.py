@@ -32,7 +32,7 @@ WORST = 12  # lines of the list of what is slower
 def slower(results: Results) -> list[str]:
     """What is slower than its peer or misses its target, worst first."""
     found: list[tuple[float, str, str]] = []
-    for _, file, content in results.of("gemm") + results.of("gemm_unlisted"):
+    for _, file, content in kernels.gemm_files(results):
         for case in content["cases"]:
             ours, theirs = kernels.gemm_times(case)
             if ours is not None and theirs is not None:

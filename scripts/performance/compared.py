@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from performance.kernels import cast_cases, gemm_times, split
+from performance.kernels import cast_cases, gemm_files, gemm_times, split
 from performance.results import LAYER, RECIPES, Json, Results, geometric, median, percent, table, times
 
 WINS = 0.995  # a ratio below it is the peer's win
@@ -157,7 +157,7 @@ def kernels(results: Results) -> Iterator[Duel]:
             other, own = deep.get(case["case"]), min((f["us"]["median"] for f in case["finals"] if "us" in f), default=None)
             if other is not None and own is not None:
                 yield Duel("A GEMM of blocks, us", split(case["case"])[0], "DeepGEMM", f"{own:.1f}", f"{other:.1f}", other / own, file)
-    for _, file, found in results.of("gemm") + results.of("gemm_unlisted"):
+    for _, file, found in gemm_files(results):
         for case in found["cases"]:
             own, other = gemm_times(case)
             if own is not None and other is not None and split(case["case"])[1] in ("row fast", "tensor fast"):

@@ -122,6 +122,11 @@ def gemm_times(case: Json) -> tuple[float | None, float | None]:
     return min(ours, default=None), min(theirs, default=None)
 
 
+def gemm_files(results: Results) -> list[tuple[str, str, Json]]:
+    """Of single GEMMs, those of unlisted sizes too."""
+    return results.of("gemm") + results.of("gemm_unlisted")
+
+
 def gemms(results: Results) -> list[str]:
     lines = []
     for device, file, found in results.of("gemm"):
