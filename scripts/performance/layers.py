@@ -402,15 +402,21 @@ def losses_of_experts(results: Results) -> list[str]:
     for _, file, found in results.of("train_experts_losses"):
         first = found["cases"][0]
         rows = [
-            (each["contender"], ", ".join(f"{loss:.3f}" for loss in each["losses"]), f"{each['from_bf16']:.3f}", f"{each['allowed']:.3f}")
+            (
+                str(each["experts"]),
+                each["contender"],
+                ", ".join(f"{loss:.4f}" for loss in each["losses"]),
+                f"{each['from_bf16']:.4f}",
+                f"{each['allowed']:.4f}",
+            )
             for each in found["cases"]
         ]
         lines += [
-            f"Losses of a small language model with {first['experts']} experts of {first['hidden']} x {first['intermediate']} in each "
-            f"of {first['layers']} layers (bench/train_experts.py), one for each seed; the most that one is from bf16's of its seed, and "
-            f"what is allowed: twice the spread of bf16's seeds ({results.source(file, found)}):",
+            f"Losses of a small language model with experts of {first['hidden']} x {first['intermediate']} in each of "
+            f"{first['layers']} layers (bench/train_experts.py), one for each seed; the most that one is from bf16's of its seed, and "
+            f"what is allowed: twice the spread of bf16's seeds, or 0.5 % ({results.noted(file, found)}):",
             "",
-            *table(("contender", "losses", "from bf16's", "allowed"), rows),
+            *table(("experts", "contender", "losses", "from bf16's", "allowed"), rows),
         ]
     return lines
 
