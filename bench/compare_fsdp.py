@@ -48,10 +48,12 @@ class Kind(NamedTuple):
     float8_gather: bool = False
     checkpointed: bool = False
     ddp: bool = False
+    head: bool = False  # is the output embedding converted too?
 
     @property
     def name(self) -> str:
         words = [f"{self.package} {self.recipe}".strip(), "compiled" if self.compiled else "eager"]
+        words += ["FP8 head"] * self.head
         words += ["FP8 gather"] * self.float8_gather + ["checkpointed"] * self.checkpointed + ["DDP"] * self.ddp
         return ", ".join(words)
 
@@ -90,7 +92,7 @@ def kinds() -> dict[Kind, tuple[str, ...]]:
     for recipe in ("tensorwise", "rowwise"):
         for compiled in (True, False):
             add("one", bf16._replace(compiled=compiled), Kind("ingot", recipe, compiled), Kind("ingot.nn", recipe, compiled))
-        add("one", Kind("torchao", recipe))
+        add("one", Kind("torchao", recipe), Kind("ingot.nn", recipe, head=True))
     return {kind: tuple(name for name in SETS if name in of) for kind, of in found.items()}
 
 
@@ -119,7 +121,7 @@ def llama(options: argparse.Namespace) -> Any:
 
 
 def convert(model: Any, kind: Kind) -> None:
-    """All linear layers but the head."""
+    """All linear layers, but the head unless the contender says so."""
     if kind.package == "bf16":
         return
     if kind.package == "ingot.nn":
@@ -136,7 +138,7 @@ def convert_by_modules(model: Any, kind: Kind) -> None:
     """Norms within the casts of q, k and v and of the MLPs."""
     from ingot.nn import convert as convert_model, float8_all_gather
 
-    convert_model(model, kind.recipe)
+    convert_model(model, kind.recipe, head=kind.head)
     if kind.float8_gather:
         float8_all_gather(model)
 

@@ -73,14 +73,14 @@ def model_of(torch: Any, transformers: Any, size: Size, device: str, seed: int) 
     return model.to(device, torch.bfloat16).train()
 
 
-def converted(recipe: str, fast: bool, linears: bool) -> Callable:
+def converted(recipe: str, fast: bool, linears: bool, head: bool = False) -> Callable:
     def change(model: Any) -> None:
         import ingot.nn
         from ingot.integrations.experts import convert_experts_
 
         convert_experts_(model, recipe, fast_gradients=fast, fast_math=fast)
         if linears:
-            ingot.nn.convert(model, recipe)
+            ingot.nn.convert(model, recipe, head=head)
 
     return change
 
@@ -95,6 +95,7 @@ def contenders() -> dict[str, tuple[Callable, bool]]:
         "ingot tensorwise": converted("tensorwise", False, True),
         "ingot delayed": converted("delayed", False, True),
         "ingot rowwise, experts alone": converted("rowwise", False, False),
+        "ingot rowwise, FP8 head": converted("rowwise", False, True, head=True),
     }
     return {f"{name}, {mode}": (change, mode == "compiled") for name, change in changes.items() for mode in ("eager", "compiled")}
 
