@@ -25,7 +25,11 @@ constexpr std::array kWeights{Weight{"square", 4096, 4096},
                               Weight{"unlisted", 5120, 17920},
                               Weight{"unlisted", 17920, 5120},
                               Weight{"unlisted", 2560, 6912},
-                              Weight{"unlisted", 6912, 2560}};
+                              Weight{"unlisted", 6912, 2560},
+                              Weight{"llama2-13b gate", 13824, 5120},
+                              Weight{"llama2-13b down", 5120, 13824},
+                              Weight{"qwen2-7b gate", 18944, 3584},
+                              Weight{"qwen2-7b down", 3584, 18944}};
 constexpr std::array<std::int64_t, 11> kTokens{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
 
 }  // namespace
