@@ -70,6 +70,12 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
          "tiling has a tile of 160 columns, but grouped GEMMs take a multiple of 64");
   expect("bf16*bf16->f32 nt kernel=sm90:128x192:2x1:5:pingpong",
          "tiling has 192 outputs in each thread, but where those are f32 its registers hold 128: take a smaller tile");
+  expect("e4m3fn*e4m3fn->f32 nt scale=tensor,tensor kernel=sm90:128x192:2x1:5:pingpong",  // and without `fast`
+         "tiling has 192 outputs in each thread, but where those are f32 its registers hold 128: take a smaller tile");
+  expect(
+      "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor kernel=sm90:128x192:2x1:5:pingpong",
+      "tiling has 288 sums in each thread, but its registers hold 192: set fast, which needs fewer, or take a smaller "
+      "tile");
   expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",
          "tiling has 235728 bytes of shared memory with those for where experts end, but a block has 232448: fewer "
          "stages or a smaller tile");

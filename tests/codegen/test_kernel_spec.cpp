@@ -650,6 +650,11 @@ BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
          "must name kernel sm90 and a tiling, such as kernel=sm90:128x128:1x1:6:pingpong");
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
          "has a tiling of stream-K, which divides all multiprocessors");
+  faulty(
+      fp8 + " kernel=sm90:128x192:1x1:5:pingpong",
+      "has a tiling with 288 sums in each thread, but its registers hold 192: set fast, which needs fewer, or take a "
+      "smaller tile");
+  faulty(fp8 + " kernel=sm90:128x192:2x1:5:pingpong", "has a tiling with clusters, but the pair's blocks have none");
   faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
   faulty("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:192x128:1x1:4:cooperative",
          "has a cooperative tile of 192 rows, whose blocks have more threads");
@@ -1054,7 +1059,22 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(tiling_error("128x256:1x1:5:cooperative", true), "bytes of shared memory, but a block has 232448");
   holds(tiling_error("128x256:1x1:4:pingpong", true),
         "256 sums in each thread, but its registers hold 192: take a smaller tile");
-  holds(tiling_error("128x256:1x1:4:cooperative", false), "256 sums in each thread, but its registers hold 192");
+  holds(tiling_error("128x256:1x1:4:cooperative", false),
+        "256 sums in each thread, but its registers hold 192: set fast, which needs fewer, or take a smaller tile");
+  // Where `fast` does not help, the message does not advise it, and another reason comes first.
+  holds(tiling_error("256x256:1x1:3:cooperative", false),
+        "384 sums in each thread, but its registers hold 192: take a smaller tile");
+  const std::string wide = "kernel=sm90:256x160:1x1:4:cooperative";
+  holds(error("e4m3fn*e4m3fn->bf16 " + wide),
+        "240 sums in each thread, but its registers hold 192: set fast, which needs fewer, or take a smaller tile");
+  holds(error("e4m3fn*e4m3fn->f32 " + wide),
+        "tiling has a tile of 160 columns, but an output of FP8 or f32 takes a multiple of 64");
+  holds(error("e4m3fn*e4m3fn->bf16 tn " + wide),
+        "tiling has a tile of 160 columns, but b in rows across k takes a multiple of 64");
+  holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 " + wide),
+        "tiling has a tile of 160 columns, but with scale_inv of groups it must be 64 or 128");
+  holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90:256x128:1x1:4:pingpong"),
+        "320 sums in each thread, but its registers hold 192: take a smaller tile");
   const std::string stages = "kernel=sm90:64x64:1x1:13:pingpong";
   BOOST_TEST(error("e4m3fn*e4m3fn->bf16 " + stages) == "no error");
   holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 " + stages),

@@ -63,8 +63,11 @@ std::string print_spec(const GemmPairSpec& spec) {
 
 void validate_spec(const GemmPairSpec& spec) {
   for (const auto& [which, gemm] : {std::pair{"first", &spec.first}, std::pair{"second", &spec.second}}) {
-    validate_spec(*gemm);
+    validate_but_sums(*gemm);
     if (const std::string fault = pair_fault(*gemm); !fault.empty()) refuse(spec, fmt::format("{} {}", which, fault));
+    if (const std::string fault = sums_fault(*gemm); !fault.empty()) {
+      refuse(spec, fmt::format("{} has a tiling with {}", which, fault));
+    }
   }
 }
 

@@ -27,8 +27,10 @@ inline GemmSm90Config sm90_scale_inv_config(const GemmSpec& spec) {
   return {.tiling = sm90_tiling(*spec.tiling), .scale_b = template_granularity(spec.scale_b)};
 }
 
-// Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
-// groups: with scale_inv of groups.
-std::string tiling_fault(const GemmTiling& tiling, bool fast, bool groups);
+// validate_spec() but for the number of sums.
+void validate_but_sums(const GemmSpec& spec);
+// Why a thread's registers cannot hold the sums of the spec's tiling, for messages; empty if they can, or if the spec
+// has no such tiling. To be asked last: the message advises `fast`, which helps only where nothing else is refused.
+std::string sums_fault(const GemmSpec& spec);
 
 }  // namespace ingot

@@ -7,8 +7,10 @@
 #include "ingot/codegen/types/spec_reader.h"
 
 namespace ingot {
+namespace {
 
-std::string tiling_fault(const GemmTiling& t, bool fast, bool groups) {
+// Why no GEMM has this tiling, for messages; empty if some have it.
+std::string tiling_fault(const GemmTiling& t) {
   const bool shares_columns = !t.pingpong && t.m == 64;
   if (t.m < 64 || t.m > 256 || t.m % 64 != 0) {
     return t.pingpong ? fmt::format("a tile of {} rows, but pingpong takes a multiple of 64 up to 256", t.m)
@@ -30,21 +32,12 @@ std::string tiling_fault(const GemmTiling& t, bool fast, bool groups) {
     return fmt::format("a tile of {} columns, but stream-K takes a multiple of 64", t.n);
   }
   if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
-  const Sm90Tiling tiling = sm90_tiling(t);
-  if (const u32 bytes = sm90_shared_bytes({.tiling = tiling}); bytes > kSm90SharedLimit) {
+  if (const u32 bytes = sm90_shared_bytes({.tiling = sm90_tiling(t)}); bytes > kSm90SharedLimit) {
     return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile", bytes,
                        kSm90SharedLimit);
   }
-  // A thread's 232 registers must hold the sums of its waves and a part's, which are added to them.
-  const u32 sums = sm90_sums(tiling, fast ? 0 : sm90_part_columns(tiling, groups));
-  constexpr u32 kMostSums = 192;
-  if (sums > kMostSums) {
-    return fmt::format("{} sums in each thread, but its registers hold {}: take a smaller tile", sums, kMostSums);
-  }
   return {};
 }
-
-namespace {
 
 // "1x128,128x128 or 1x128,1x128".
 std::string grouped_scales() {
@@ -143,31 +136,7 @@ void validate_mma(const GemmSpec& spec) {
   }
 }
 
-void validate_sm90(const GemmSpec& spec) {
-  if (!sm90_multiplies(spec)) {
-    refuse(spec, fmt::format("a is {} and b is {}, but kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 "
-                             "or of f16, only: leave kernel out",
-                             name(spec.a), name(spec.b)));
-  }
-  if (!is_fp8(spec.a) && (spec.staged_a || spec.staged_b)) {
-    refuse(spec,
-           fmt::format("staged is set, but kernel sm90 reads {} as it is stored: leave staged out", name(spec.a)));
-  }
-  if (!spec.tiling) return;
-  const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec), has_group_scale_inv(spec));
-  if (!fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
-  const GemmSm90Config config = sm90_scale_inv_config(spec);
-  if (sm90_consumers(config.tiling) == 3 && !sm90_has_three(config)) {
-    refuse(
-        spec,
-        "tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster "
-        "of 1x1 and no stream-K");
-  }
-  if (spec.tiling->n % 64 != 0 && (size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major)) {
-    refuse(spec, fmt::format("tiling has a tile of {} columns, but {} takes a multiple of 64", spec.tiling->n,
-                             size_of(spec.out) != 2 ? "an output of FP8 or f32" : "b in rows across k"));
-  }
-  if (!has_group_scale_inv(spec)) return;
+void validate_tiling_of_groups(const GemmSpec& spec, const GemmSm90Config& config) {
   if (sm90_part_columns(config.tiling, true) > 128) {
     refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128, or "
                              "128x256 cooperative without stream-K",
@@ -186,6 +155,33 @@ void validate_sm90(const GemmSpec& spec) {
            fmt::format("tiling has a tile of {} rows in stream-K, but with scale_inv of groups it must be 64 or 128",
                        spec.tiling->m));
   }
+}
+
+void validate_sm90(const GemmSpec& spec) {
+  if (!sm90_multiplies(spec)) {
+    refuse(spec, fmt::format("a is {} and b is {}, but kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 "
+                             "or of f16, only: leave kernel out",
+                             name(spec.a), name(spec.b)));
+  }
+  if (!is_fp8(spec.a) && (spec.staged_a || spec.staged_b)) {
+    refuse(spec,
+           fmt::format("staged is set, but kernel sm90 reads {} as it is stored: leave staged out", name(spec.a)));
+  }
+  if (!spec.tiling) return;
+  const std::string fault = tiling_fault(*spec.tiling);
+  if (!fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
+  const GemmSm90Config config = sm90_scale_inv_config(spec);
+  if (sm90_consumers(config.tiling) == 3 && !sm90_has_three(config)) {
+    refuse(
+        spec,
+        "tiling has a cooperative tile of 192 rows, but that takes scale_inv of groups, 64 or 128 columns, a cluster "
+        "of 1x1 and no stream-K");
+  }
+  if (spec.tiling->n % 64 != 0 && (size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major)) {
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but {} takes a multiple of 64", spec.tiling->n,
+                             size_of(spec.out) != 2 ? "an output of FP8 or f32" : "b in rows across k"));
+  }
+  if (has_group_scale_inv(spec)) validate_tiling_of_groups(spec, config);
 }
 
 void validate_kernel(const GemmSpec& spec) {
@@ -227,7 +223,7 @@ void validate_epilogue(const GemmSpec& spec) {
 
 }  // namespace
 
-void validate_spec(const GemmSpec& spec) {
+void validate_but_sums(const GemmSpec& spec) {
   require_layout(spec, "layout_a", spec.layout_a);
   require_layout(spec, "layout_b", spec.layout_b);
   const bool a_high = among(kHighPrecisionDtypes, spec.a);
@@ -241,6 +237,25 @@ void validate_spec(const GemmSpec& spec) {
   }
   validate_epilogue(spec);
   validate_kernel(spec);
+}
+
+std::string sums_fault(const GemmSpec& spec) {
+  if (spec.kernel != GemmKernel::sm90 || !spec.tiling) return {};
+  // A thread's 232 registers must hold the sums of its waves and, where tensor cores do not sum all of K, a part's,
+  // which are added to them.
+  constexpr u32 kMostSums = 192;
+  const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
+  const bool groups = has_group_scale_inv(spec);
+  const u32 alone = sm90_sums(tiling, 0);
+  const u32 sums = sums_in_tensor_cores(spec) ? alone : sm90_sums(tiling, sm90_part_columns(tiling, groups));
+  if (sums <= kMostSums) return {};
+  const char* const fast = alone <= kMostSums && !groups ? "set fast, which needs fewer, or " : "";
+  return fmt::format("{} sums in each thread, but its registers hold {}: {}take a smaller tile", sums, kMostSums, fast);
+}
+
+void validate_spec(const GemmSpec& spec) {
+  validate_but_sums(spec);
+  if (const std::string fault = sums_fault(spec); !fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
 }
 
 }  // namespace ingot

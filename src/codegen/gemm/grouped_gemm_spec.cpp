@@ -131,7 +131,7 @@ std::string print_spec(const GroupedGemmSpec& spec) {
 
 void validate_spec(const GroupedGemmSpec& spec) {
   const GemmSpec& gemm = spec.gemm;
-  validate_spec(gemm);
+  validate_but_sums(gemm);
   validate_operands(spec);
   if (gemm.kernel != GemmKernel::automatic && gemm.kernel != GemmKernel::sm90) {
     refuse(spec, fmt::format("kernel is {}, but sm90 alone has grouped GEMMs: leave kernel out", name(gemm.kernel)));
@@ -147,7 +147,8 @@ void validate_spec(const GroupedGemmSpec& spec) {
     refuse(spec, fmt::format("out is {}, but must be one of {}", name(gemm.out), list(kHighPrecisionDtypes)));
   }
   if (!gemm.tiling) return;
-  const std::string fault = grouped_tiling_fault(spec, *gemm.tiling);
+  std::string fault = grouped_tiling_fault(spec, *gemm.tiling);
+  if (fault.empty()) fault = sums_fault(gemm);
   if (!fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
 }
 
