@@ -25,4 +25,7 @@ std::int32_t norm_kernel_cols(const Spec& spec, std::int64_t cols) {
   return static_cast<std::int32_t>(NormRowsWideLaunch::kernel_cols(cols));
 }
 
+// Which of the two kernels does a NormSpec::cols other than 0 name: norm_rows_full, or norm_rows_wide?
+inline bool names_norm_rows_full(std::int64_t cols) { return cols <= NormRowsFullLaunch::kMaxCols; }
+
 }  // namespace ingot

@@ -237,7 +237,7 @@ TemplateInstance template_instance(const NormSpec& spec, Pass) {
   const std::string arguments = fmt::format("{}, {}, {}, {}", type_text(spec.in), type_text(spec.kind),
                                             spec.out ? type_text(*spec.out) : "ingot::NoCodes", config);
   if (spec.cols == 0) return {"norm/norm_rows.cuh", fmt::format("norm_rows<{}>", arguments), print_spec(kernel)};
-  if (spec.cols <= NormRowsFullLaunch::kMaxCols) {
+  if (names_norm_rows_full(spec.cols)) {
     return {"norm/norm_rows_full.cuh", fmt::format("norm_rows_full<{}, {}>", arguments, spec.cols), print_spec(kernel)};
   }
   return {"norm/norm_rows_wide.cuh",

@@ -47,7 +47,7 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
   }
   const Tensor& input = tensors.input;
   if (spec.cols != 0 && norm_kernel_cols(spec, input.cols) != spec.cols) {
-    const bool full = spec.cols <= NormRowsFullLaunch::kMaxCols;
+    const bool full = names_norm_rows_full(spec.cols);
     const std::int64_t least = full ? spec.cols : spec.cols - NormRowsWideLaunch::kColsPerStep + 1;
     throw Error(ErrorCode::invalid_argument, "norm input",
                 fmt::format("has {} columns, but the spec says cols={}, a kernel for {}{}", input.cols, spec.cols,

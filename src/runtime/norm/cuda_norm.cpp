@@ -1,4 +1,5 @@
 // Norms on a GPU: the launches of norm and norm_backward.
+#include "ingot/codegen/norm/norm_columns.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
@@ -167,8 +168,10 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .pow2 = spec.pow2,
                               .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, vectors, slots)};
   const NormSpec kernel = kernel_spec(spec, tensors, stream, launcher);
-  if (kernel.cols > NormRowsFullLaunch::kMaxCols) return launch_wide(kernel, params, stream, launcher);
-  if (kernel.cols != 0) return launch_full(kernel, params, stream, launcher);
+  if (kernel.cols != 0) {
+    if (names_norm_rows_full(kernel.cols)) return launch_full(kernel, params, stream, launcher);
+    return launch_wide(kernel, params, stream, launcher);
+  }
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
 
