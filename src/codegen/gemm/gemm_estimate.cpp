@@ -24,10 +24,11 @@ namespace {
 
 struct TilingCost {
   GemmTiling tiling;
-  double step_ns;        // time of a step of 128 along K
-  double tile_ns;        // time of a tile besides its steps
-  double askew;          // factor on the steps where rows do not start at multiples of 64 bytes
-  double by_groups = 1;  // factor on the steps of 1x128 by 1x128
+  double step_ns;            // time of a step of 128 along K
+  double tile_ns;            // time of a tile besides its steps
+  double askew;              // factor on the steps where rows do not start at multiples of 64 bytes
+  double by_groups = 1;      // factor on the steps of 1x128 by 1x128
+  bool light_alone = false;  // for light epilogues (is_light()) only
 };
 
 // For one kind of accumulation and scale_inv.
@@ -54,25 +55,37 @@ namespace costs {
 
 constexpr GemmTiling stream_k(int m, int n, int stages) { return {.m = m, .n = n, .stages = stages, .stream_k = true}; }
 
-// 192 sums in a thread leave few registers for an epilogue, as do three warpgroups: those tilings come last, so that a
-// list can leave them out. After them come tiles of 160 columns, which not all operands and outputs can have; their
-// costs lie between those of the neighbours and are not fitted.
-constexpr std::array kFastTilings{
-    TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
-    TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15}, TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
-    TilingCost{{64, 128, 1, 1, 8, true}, 243, 0, 1.65},      TilingCost{{128, 64, 1, 1, 8, true}, 218, 1150, 1.51},
-    TilingCost{{64, 64, 1, 1, 12, true}, 151, 0, 1.89},      TilingCost{{192, 64, 1, 2, 6, true}, 296, 1680, 1.35},
-    TilingCost{stream_k(64, 128, 8), 476, 2210, 1.09},       TilingCost{stream_k(128, 128, 6), 501, 3050, 1.01},
-    TilingCost{stream_k(256, 128, 4), 947, 2920, 1.15},      TilingCost{{192, 128, 1, 2, 5, true}, 516, 1850, 1.11},
-    TilingCost{{128, 192, 2, 1, 5, true}, 494, 3210, 1.09},  TilingCost{{128, 160, 1, 1, 5, true}, 432, 2000, 1.24},
-    TilingCost{{128, 160, 2, 1, 5, true}, 409, 3775, 1.22},  TilingCost{{256, 160, 1, 1, 4, false}, 800, 2900, 1.15}};
+// 192 sums in a thread leave few registers for an epilogue, as do three warpgroups: with more than a light one, these
+// tilings spill (`ingot show`; the compile matrix watches).
+constexpr TilingCost light_alone(TilingCost cost) {
+  cost.light_alone = true;
+  return cost;
+}
+
+// The costs of tiles of 160 columns are between those of the neighbours and are not fitted.
+constexpr std::array kFastTilings{TilingCost{{128, 128, 2, 1, 6, true}, 324, 4340, 1.35},
+                                  TilingCost{{128, 128, 1, 1, 6, true}, 375, 1140, 1.24},
+                                  TilingCost{{128, 256, 2, 1, 4, false}, 623, 5550, 1.15},
+                                  TilingCost{{128, 256, 1, 1, 4, false}, 799, 1820, 1.11},
+                                  TilingCost{{64, 128, 1, 1, 8, true}, 243, 0, 1.65},
+                                  TilingCost{{128, 64, 1, 1, 8, true}, 218, 1150, 1.51},
+                                  TilingCost{{64, 64, 1, 1, 12, true}, 151, 0, 1.89},
+                                  TilingCost{{192, 64, 1, 2, 6, true}, 296, 1680, 1.35},
+                                  TilingCost{stream_k(64, 128, 8), 476, 2210, 1.09},
+                                  TilingCost{stream_k(128, 128, 6), 501, 3050, 1.01},
+                                  TilingCost{stream_k(256, 128, 4), 947, 2920, 1.15},
+                                  light_alone({{192, 128, 1, 2, 5, true}, 516, 1850, 1.11}),
+                                  light_alone({{128, 192, 2, 1, 5, true}, 494, 3210, 1.09}),
+                                  TilingCost{{128, 160, 1, 1, 5, true}, 432, 2000, 1.24},
+                                  TilingCost{{128, 160, 2, 1, 5, true}, 409, 3775, 1.22},
+                                  TilingCost{{256, 160, 1, 1, 4, false}, 800, 2900, 1.15}};
 constexpr std::array kAccurateTilings{
     TilingCost{{128, 192, 2, 1, 5, false}, 568, 871, 1.03}, TilingCost{{128, 192, 1, 1, 5, false}, 477, 891, 1.42},
     TilingCost{{128, 128, 1, 1, 6, false}, 326, 573, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 376, 597, 1.11},
     TilingCost{{256, 128, 1, 1, 4, false}, 825, 200, 1.12}, TilingCost{{256, 128, 1, 2, 4, false}, 692, 7730, 1},
     TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
-    TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03},
+    TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         light_alone({stream_k(256, 128, 4), 1000, 1310, 1.03}),
     TilingCost{{128, 160, 1, 1, 5, false}, 401, 730, 1.45}, TilingCost{{128, 160, 2, 1, 5, false}, 470, 730, 1.1}};
 // 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
 // the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation, and 192x128 has that of
@@ -89,8 +102,8 @@ constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447,
                                      TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18, 1.13},
                                      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09, 1.17},
                                      TilingCost{stream_k(64, 256, 5), 635, 3820, 1, 1.28},
-                                     TilingCost{{128, 256, 1, 1, 4, false}, 862, 422, 1.12, 1.45},
-                                     TilingCost{{192, 128, 1, 1, 4, false}, 640, 422, 1.12, 1.21}};
+                                     light_alone({{128, 256, 1, 1, 4, false}, 862, 422, 1.12, 1.45}),
+                                     light_alone({{192, 128, 1, 1, 4, false}, 640, 422, 1.12, 1.21})};
 
 constexpr Sm90Costs kFast{.start_us = 1.67,
                           .bytes_per_us = 4.69e6,
@@ -143,19 +156,19 @@ constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
 // scale_inv has fewer sectors then, or the copy engine does it.
 constexpr double kReadByGroup = 0.90;
 
-// The tilings without their costs.
-template <std::size_t Count>
-constexpr std::array<GemmTiling, Count> tilings_of(const std::array<TilingCost, Count>& costs) {
-  std::array<GemmTiling, Count> tilings{};
-  for (std::size_t i = 0; i < Count; ++i) tilings[i] = costs[i].tiling;
-  return tilings;
-}
-
 }  // namespace costs
 
-constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
-constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
-constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
+// The tilings of a list of costs, without them, in its order: those that `keeps` holds for.
+template <const auto& kCosts, class Keeps>
+constexpr auto tilings_of(Keeps) {
+  constexpr Keeps kKeeps{};
+  std::array<GemmTiling, static_cast<std::size_t>(std::ranges::count_if(kCosts, kKeeps))> tilings{};
+  std::size_t next = 0;
+  for (const TilingCost& cost : kCosts) {
+    if (kKeeps(cost)) tilings[next++] = cost.tiling;
+  }
+  return tilings;
+}
 
 constexpr std::int64_t kStep = 128;     // bytes along K
 constexpr std::int64_t kStraight = 64;  // bytes; loads take longer where rows do not start at multiples
@@ -178,8 +191,7 @@ bool is_straight(const GemmSpec& spec, const MatmulSize& size) {
   return straight(spec.layout_a, size.m) && straight(spec.layout_b, size.n);
 }
 
-// Does the epilogue need at most the registers of one further matrix or output? With more, the last tilings spill
-// (`ingot show`; the compile matrix watches).
+// Does the epilogue need at most the registers of one further matrix or output?
 bool is_light(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
   const std::int64_t words = size_of(epilogue_dtype(spec)) / 2;
@@ -189,6 +201,20 @@ bool is_light(const GemmSpec& spec) {
     held += input.kind == PointwiseInput::Kind::matrix ? words : 1;
   }
   return held <= 1 && !is_fp8(spec.out);
+}
+
+constexpr bool is_whole(const TilingCost& cost) { return cost.tiling.n % 64 == 0; }
+
+// Not all operands and outputs can have tiles of 160 columns, which are not whole.
+template <const auto& kCosts>
+std::span<const GemmTiling> tilings_for(const GemmSpec& spec) {
+  static constexpr auto kAll = tilings_of<kCosts>([](const TilingCost&) { return true; });
+  static constexpr auto kWhole = tilings_of<kCosts>([](const TilingCost& cost) { return is_whole(cost); });
+  static constexpr auto kHeavy =
+      tilings_of<kCosts>([](const TilingCost& cost) { return is_whole(cost) && !cost.light_alone; });
+  if (!is_light(spec)) return kHeavy;
+  if (size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major) return kWhole;
+  return kAll;
 }
 
 // How tiles are distributed over multiprocessors, or over the clusters that fit.
@@ -253,16 +279,9 @@ double longer(double a, double b) {
 
 std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
-  if (has_group_scale_inv(spec)) {
-    return std::span<const GemmTiling>(kGrouped).first(kGrouped.size() - (is_light(spec) ? 0 : 2));
-  }
-  const std::span<const GemmTiling> all =
-      sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
-  const auto in_halves =
-      static_cast<std::size_t>(std::ranges::count_if(all, [](const GemmTiling& t) { return t.n % 64 != 0; }));
-  const std::size_t of_64 = all.size() - in_halves;
-  if (!is_light(spec)) return all.first(of_64 - (sums_in_tensor_cores(spec) ? 2 : 1));
-  return all.first(size_of(spec.out) != 2 || spec.layout_b == Layout::mn_major ? of_64 : all.size());
+  if (has_group_scale_inv(spec)) return tilings_for<costs::kGroupedTilings>(spec);
+  return sums_in_tensor_cores(spec) ? tilings_for<costs::kFastTilings>(spec)
+                                    : tilings_for<costs::kAccurateTilings>(spec);
 }
 
 // Models cuBLASLt as choosing among four tile sizes.
