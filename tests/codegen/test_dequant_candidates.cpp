@@ -126,6 +126,23 @@ BOOST_AUTO_TEST_CASE(plain_choices) {
   BOOST_TEST(chosen({4096, 4096, 4096}, kAmpere).tokens == 64);
 }
 
+// Whole tiles of 128 rows, or two parts of each: on each GPU where they fill its multiprocessors once.
+BOOST_AUTO_TEST_CASE(stream_k_where_tiles_do_not_fill_one_round) {
+  const auto offered = [](std::int64_t n, int multiprocessors) {
+    MatmulDevice device = kHopper;
+    device.multiprocessors = multiprocessors;
+    const auto all = dequant_tilings({.kernel = DequantKernel::sm90}, {.m = 128, .n = n, .k = 8192}, device);
+    return std::ranges::any_of(all, &DequantTiling::stream_k);
+  };
+  BOOST_TEST(!offered(8192, 132));  // 128 blocks
+  BOOST_TEST(offered(7168, 132));   // 112
+  BOOST_TEST(offered(8192, 114));
+  BOOST_TEST(!offered(7168, 114));
+  BOOST_TEST(!offered(7168, 116));
+  BOOST_TEST(offered(7168, 117));  // a larger share than 5 of 132 would be idle
+  BOOST_TEST(offered(7168, 0));
+}
+
 // Each of these is within 3 % of the fastest that one H200 timed on 2026-12-01, but for those with a remark
 // (docs/notes/dequant_matmul.md).
 BOOST_AUTO_TEST_CASE(choices_for_fp8) {

@@ -158,7 +158,8 @@ std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const 
   if (spec.tiling) return {*spec.tiling};
   const bool is_mma = spec.kernel == DequantKernel::mma;
   const auto offered = [&](const MatmulSize& sizes) {
-    return is_mma ? dequant_mma_tilings(sizes, spec.experts) : dequant_sm90_tilings(spec, sizes, spec.batch_invariant);
+    return is_mma ? dequant_mma_tilings(sizes, spec.experts)
+                  : dequant_sm90_tilings(spec, sizes, spec.batch_invariant, device.multiprocessors);
   };
   if (!spec.batch_invariant) return offered(size);
   const MatmulSize fixed{.m = kInvariantTokens, .n = size.n, .k = size.k};

@@ -43,8 +43,8 @@ u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling
 std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 // The tilings that suit the sizes: those with mma.sync and those with wgmma, or only the latter.
-std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                                bool wgmma_alone);
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size, bool wgmma_alone,
+                                                int multiprocessors);
 
 // The tilings that suit the sizes and sum each row's terms in the same order as `tiling`, which must use wgmma.
 std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,

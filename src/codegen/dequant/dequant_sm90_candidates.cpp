@@ -163,15 +163,15 @@ bool suits_few_rows(const DequantMatmulSpec& spec, const MatmulSize& size, const
 // tensor cores compute a step's sums while the next step is decoded.)
 int fewest_stages(const DequantTiling& tiling) { return tiling.wgmma || tiling.depth < 256 ? 3 : 2; }
 
-// Do whole tiles, or clusters of two blocks, keep nearly all multiprocessors of an H200 busy, in one round? Then
-// stream-K has nothing to gain.
-bool fills_one_round(const MatmulSize& size, const DequantTiling& t) {
-  constexpr std::int64_t kFewest = 127, kMost = 132;
+// Do whole tiles, or clusters of two blocks, keep nearly all multiprocessors busy, in one round? Then stream-K has
+// nothing to gain: so it was on an H200 with 127 or more of its 132.
+bool fills_one_round(const MatmulSize& size, const DequantTiling& t, int multiprocessors) {
+  const std::int64_t most = multiprocessors, fewest = divided_up(most * 127, std::int64_t{132});
   if (t.stream_k || t.split > 2 || t.blocks > 1 || t.tokens < std::min<std::int64_t>(size.m, 128)) return false;
   const std::int64_t tiles_m = divided_up(size.m, t.tokens), tiles_n = divided_up(size.n, t.rows);
-  if (tiles_m > kMost || tiles_n > kMost) return false;  // (their product could overflow)
+  if (tiles_m > most || tiles_n > most) return false;  // (their product could overflow)
   const std::int64_t blocks = tiles_m * tiles_n * t.split;
-  return blocks >= kFewest && blocks <= kMost;
+  return blocks >= fewest && blocks <= most;
 }
 
 void add_sm90(const DequantMatmulSpec& spec, const DequantTiling& tiling, int percent,
@@ -202,8 +202,8 @@ void add_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const Sm90S
 
 }  // namespace
 
-std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                                bool wgmma_alone) {
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size, bool wgmma_alone,
+                                                int multiprocessors) {
   std::vector<DequantTiling> all;
   const auto add = [&](std::span<const Sm90Shape> shapes, bool wgmma, std::int64_t rows) {
     for (Sm90Shape shape : shapes) {
@@ -225,7 +225,7 @@ std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, c
     add(kSm90FewRowsWgmmaShapes, true, size.m);
   }
   if (is_fp8(spec) && size.m > 64 &&
-      std::ranges::any_of(all, [&](const DequantTiling& t) { return fills_one_round(size, t); })) {
+      std::ranges::any_of(all, [&](const DequantTiling& t) { return fills_one_round(size, t, multiprocessors); })) {
     std::erase_if(all, [](const DequantTiling& t) { return t.stream_k; });
   }
   return all;
