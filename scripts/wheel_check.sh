@@ -10,15 +10,22 @@
 #   WHEEL_CHECK_JOBS=<n>      tests at once (default: one per core, at most 15)
 #   WHEEL_CHECK_SECONDS=<n>   how long the tests may take (default: 1200)
 set -u
-[ $# -ge 2 ] || { sed -n '2,/^set -u/{s/^# \{0,1\}//;/^set -u/!p}' "$0"; exit 2; }
-mkdir -p "$1" || exit 2
-out=$(realpath "$1")
-shift
-wheels=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do wheels+=("$(realpath "$1")"); shift; done
+[ "${1-}" != --help ] || { sed -n '2,/^set -u/{s/^# \{0,1\}//;/^set -u/!p}' "$0"; exit 0; }
+fail() { echo "wheel_check.sh: $1" >&2; exit 2; }
+out=${1-}
 [ $# -eq 0 ] || shift
+wheels=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  [ -f "$1" ] || fail "there is no file $1, expected a wheel"
+  wheels+=("$(realpath "$1")")
+  shift
+done
+[ $# -eq 0 ] || shift
+[ ${#wheels[@]} -gt 0 ] || fail 'no wheel is named; usage: wheel_check.sh <output folder> <wheel...> [-- pytest argument...]'
+mkdir -p "$out" || exit 2
+out=$(realpath "$out")
 cd "$(dirname "$0")/.." || exit 2
-python=$(command -v "${PYTHON:-python3}") || { echo "wheel_check.sh: no ${PYTHON:-python3}" >&2; exit 2; }
+python=$(command -v "${PYTHON:-python3}") || fail "no ${PYTHON:-python3}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --target "$work/site" "${wheels[@]}" || exit 2
@@ -40,7 +47,7 @@ chmod +x "$work/bin/python3"
 unset CC CXX CUDA_HOME CUDA_PATH
 export PATH=$work/bin:$work/site/bin INGOT_CACHE_DIR=${INGOT_CACHE_DIR:-$work/store} PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1
 for compiler in cc c++ gcc g++ clang nvcc; do
-  ! command -v $compiler || { echo "wheel_check.sh: PATH still has the compiler above" >&2; exit 2; }
+  ! command -v $compiler || fail 'PATH still has the compiler above'
 done
 
 failed=0
