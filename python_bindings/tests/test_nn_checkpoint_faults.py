@@ -218,6 +218,114 @@ def test_a_weight_that_an_embedding_shares(tmp_path):
     assert torch.equal(loaded["head"].dequantize(), codes.float() * scale_inv)
 
 
+# ---- a tensor of several names ----
+
+E4M3, HIGH = torch.float8_e4m3fn, torch.bfloat16
+
+
+def shared_layer():
+    """A layer of two names, with a bias."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(K, N, dtype=torch.bfloat16)
+    return torch.nn.ModuleDict({"a": layer, "b": layer, "c": torch.nn.Linear(K, N, dtype=torch.bfloat16)})
+
+
+def of_names(names):
+    """A checkpoint of shared_layer(). names: which of the two it has, and the dtype there."""
+    weight, bias = torch.randn(N, K, dtype=HIGH), torch.randn(N, dtype=HIGH)
+    tensors = {"c.weight": weight, "c.bias": bias}
+    for name, dtype in names.items():
+        tensors[f"{name}.bias"] = bias.clone()
+        if dtype is HIGH:
+            tensors[f"{name}.weight"] = weight.clone()
+        else:
+            tensors[f"{name}.weight"] = weight.to(dtype)
+            tensors[f"{name}.weight_scale"] = torch.full((1, 1), 0.5)
+    return tensors
+
+
+@pytest.mark.parametrize("layers", ["weight_only", "frozen"])
+@pytest.mark.parametrize("dtype", [E4M3, HIGH], ids=str)
+@pytest.mark.parametrize("names", ["a", "b", "ab"])
+def test_a_layer_of_two_names_loads_by_either(tmp_path, names, dtype, layers):
+    tensors = of_names(dict.fromkeys(names, dtype))
+    write(tmp_path / "m.safetensors", tensors)
+    loaded = shared_layer()
+    report = load_float8_checkpoint(loaded, tmp_path / "m.safetensors", layers=layers)
+    assert not report.missing and loaded["a"] is loaded["b"] and len(report.layers) == (dtype is not HIGH)
+    expected = tensors[f"{names[0]}.weight"].float() * (1 if dtype is HIGH else 0.5)
+    found = loaded["a"].weight.float() if dtype is HIGH else loaded["a"].dequantize().float()
+    assert torch.equal(found, expected) and torch.equal(loaded["a"].bias, tensors["c.bias"])
+
+
+DIFFERENT = {
+    "codes": ({"a": E4M3, "b": E4M3}, "b.weight", "a.weight"),
+    "scale_inv": ({"a": E4M3, "b": E4M3}, "b.weight_scale", "a.weight"),
+    "bias of codes": ({"a": E4M3, "b": E4M3}, "b.bias", "a.bias"),
+    "values": ({"a": HIGH, "b": HIGH}, "b.weight", "a.weight"),
+    "bias": ({"a": HIGH, "b": HIGH}, "b.bias", "a.bias"),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("what", [*DIFFERENT])
+def test_different_values_of_one_layer_of_two_names_are_refused(tmp_path, what, device):
+    names, other, first = DIFFERENT[what]
+    tensors = of_names(names)
+    tensors[other] = (tensors[other].float() + 1).to(tensors[other].dtype)
+    write(tmp_path / "m.safetensors", tensors)
+    loaded = shared_layer().to(device)
+    before, a = state(loaded), loaded["a"]
+    says = f'tensor "{other.removesuffix("_scale")}": has other values than "{first}", but the model has one tensor for both: untie them'
+    with pytest.raises(ingot.Error, match=says):
+        load_float8_checkpoint(loaded, tmp_path / "m.safetensors", strict=False)
+    assert loaded["a"] is loaded["b"] is a and (device == "meta" or same(before, loaded))
+
+
+@pytest.mark.parametrize("high", ["a", "b"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_codes_and_values_of_one_layer_are_refused(tmp_path, high, strict):
+    tensors = of_names({"a": HIGH if high == "a" else E4M3, "b": HIGH if high == "b" else E4M3})
+    write(tmp_path / "m.safetensors", tensors)
+    loaded = shared_layer()
+    before = state(loaded)
+    says = f'tensor "{high}.weight": is bfloat16, but "{"b" if high == "a" else "a"}.weight" has FP8 codes, and both are the weight of one'
+    with pytest.raises(ingot.Error, match=says):
+        load_float8_checkpoint(loaded, tmp_path / "m.safetensors", strict=strict)
+    assert same(before, loaded)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_tied_weights(tmp_path, equal):
+    """Of an embedding and a layer that share a weight in high precision: NaN equals NaN of the same bits."""
+    torch.manual_seed(0)
+    tied = torch.nn.ModuleDict({"embed": torch.nn.Embedding(N, K), "head": torch.nn.Linear(K, N, bias=False)})
+    tied["head"].weight = tied["embed"].weight
+    before = tied["embed"].weight
+    values = torch.randn(N, K).index_fill(0, torch.tensor(2), torch.nan)
+    write(tmp_path / "m.safetensors", {"embed.weight": values, "head.weight": values if equal else values + 1})
+    if equal:
+        load_float8_checkpoint(tied, tmp_path / "m.safetensors")
+        assert torch.equal(before.nan_to_num(7), values.nan_to_num(7)) and tied["head"].weight is tied["embed"].weight is before
+    else:
+        with pytest.raises(ingot.Error, match='"head.weight": has other values than "embed.weight", but the model has one tensor'):
+            load_float8_checkpoint(tied, tmp_path / "m.safetensors")
+
+
+def test_buffers_of_a_block_of_two_names(tmp_path):
+    """Integers are compared as they are: 2 ** 24 + 1 is no float32."""
+    made = torch.nn.Module()
+    made.a = made.b = torch.nn.Module()
+    made.a.register_buffer("at", torch.zeros(1, dtype=torch.int64))
+    at = torch.tensor([2**24])
+    write(tmp_path / "m.safetensors", {"a.at": at, "b.at": at + 1})
+    with pytest.raises(ingot.Error, match='"b.at": has other values than "a.at"'):
+        load_float8_checkpoint(made, tmp_path / "m.safetensors")
+    write(tmp_path / "m.safetensors", {"a.at": at, "b.at": at})
+    load_float8_checkpoint(made, tmp_path / "m.safetensors")
+    assert torch.equal(made.b.at, at)
+
+
 def test_layers_that_compute_more_keep_their_weight(tmp_path):
     """An activation, or attention that reads the weight itself: what stands in the file is decoded into it."""
     torch.manual_seed(0)

@@ -346,6 +346,36 @@ def test_a_block_of_two_names(tmp_path, format, device, first):
     assert not any(each.is_meta for each in loaded.state_dict().values())
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("format", ["float8", "e4m3fn"])
+def test_codes_of_a_block_of_two_names(tmp_path, format, equal):
+    """The file has the experts of one block for two layers."""
+
+    def shared(model):
+        model.model.layers[1].mlp = model.model.layers[0].mlp
+        return model
+
+    saved = shared(model_of("mixtral").bfloat16())
+    quantize_experts_(saved)
+    save_float8_checkpoint(saved, tmp_path)
+    tensors = read(tmp_path)
+    block, other = (f"model.layers.{layer}.block_sparse_moe." for layer in range(2))
+    tensors |= {name.replace(block, other): each.clone() for name, each in tensors.items() if name.startswith(block)}
+    scale = f"{other}experts.3.w2.weight_scale"
+    tensors[scale] = tensors[scale] if equal else tensors[scale] * 2
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    loaded = shared(transformers.AutoModelForCausalLM.from_config(saved.config).bfloat16())
+    quantize_experts_(loaded, format)
+    if equal:
+        load_float8_checkpoint(loaded, tmp_path)
+        if format == "float8":
+            same_bits(loaded.state_dict(), saved.state_dict())
+    else:
+        with pytest.raises(ingot.Error, match=f'"{other}experts.*": has other values than "{block}experts'):
+            load_float8_checkpoint(loaded, tmp_path)
+
+
 def test_config_of_the_folder(tmp_path):
     model, _ = trained("phimoe")
     with torch.no_grad():

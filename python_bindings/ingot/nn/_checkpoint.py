@@ -121,6 +121,7 @@ class _Plan:
         self.codes_of: list[tuple[Place, str, list[StoredWeight]]] = []  # stacks of experts that get a file's codes
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
+        self._twice: list[tuple[str, str]] = []  # names that the file has for one tensor
         self.places = list(places(model))
         for place in self.places:
             self._check(place)
@@ -221,14 +222,44 @@ class _Plan:
                 self._check_layer(place, weight)
             self.layers.setdefault(place.module, []).append(place)
             self.used.update(weight.names)
-            if place.module.bias is not None:
-                self.used.add(place.prefix + "bias")
-            if self._input_scale(place) is not None:
-                self.used.add(self._input_scale(place))
         for place in self.places:  # a module may have names that the file lacks
             of_module = self.layers.get(place.module)
             if of_module is not None and place not in of_module:
+                self._refuse_values(place, of_module[0])
                 of_module.append(place)
+        for module, of_module in self.layers.items():
+            self._compare([place.prefix + "weight" for place in of_module if place in wanted])
+            self._compare([scale for place in of_module if (scale := self._input_scale(place)) is not None])
+            if module.bias is not None:
+                self._compare([name for place in of_module if self._has(name := place.prefix + "bias")])
+
+    def _compare(self, names: list[str]) -> None:
+        """Makes use of all names that the file has for a tensor of a layer, whose values must be the same."""
+        self.used.update(name for name in names if name in self.reader.names)
+        self._twice += [(names[0], name) for name in names[1:]]
+
+    def compare(self) -> None:
+        """Reads what the file has twice. Raises LinearError where the second has other values."""
+        for first, name in self._twice:
+            self._refuse_other(first, name, self._part(first, torch.float32), self._part(name, torch.float32))
+
+    def _refuse_other(self, first: str, name: str, value: torch.Tensor, other: torch.Tensor) -> None:
+        """NaN is the same as one of the same bits."""
+        bits = [each.contiguous().flatten().view(torch.uint8) for each in (value, other)]
+        if not torch.equal(*bits):
+            raise LinearError(
+                f'{self.reader.where(name)}: has other values than "{printable(self.reader.stored(first))}", but the model has one '
+                "tensor for both: untie them in the model, or leave one of them out of the file"
+            )
+
+    def _refuse_values(self, place: Place, first: Place) -> None:
+        name = place.prefix + "weight"
+        if name in self.reader.names:
+            raise LinearError(
+                f"{self.reader.where(name)}: is {str(self.reader.facts(name)[0]).removeprefix('torch.')}, but "
+                f'"{printable(self.reader.stored(first.prefix))}weight" has FP8 codes, and both are the weight of one layer of the '
+                "model: leave one of them out of the file"
+            )
 
     def _check_layer(self, place: Place, weight: StoredWeight) -> None:
         reader, prefix, module = self.reader, place.prefix, place.module
@@ -287,9 +318,9 @@ class _Plan:
             if keeps_scales and key.startswith("fp8_"):
                 found = self.scales_of.setdefault(module, {})
                 if name in self.reader.names:
-                    found[key] = name
                     self._check_tensor(name, tensor)
-                    self.used.add(name)
+                    first = found.setdefault(key, name)
+                    self._compare([first] if first == name else [first, name])
             elif key in module._non_persistent_buffers_set:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
@@ -325,11 +356,24 @@ class _Plan:
         for weight in weights:
             self.used.update(weight.names)
 
-    def codes(self) -> Iterable[tuple[_Target, torch.Tensor]]:
-        """What stacks of experts get, read from the file."""
+    def values(self) -> Iterable[tuple[_Target, torch.Tensor]]:
+        """What tensors get, each once, read from the file: on the host, in the model's dtype."""
+        of_tensors: dict[int, _Target] = {}
+        for target in self.targets:
+            first, value = of_tensors.setdefault(id(target.tensor), target), self._value_of(target)
+            if first is target:
+                yield target, value
+            else:
+                self._refuse_other(first.sources[0], target.sources[0], self._value_of(first), value)
+        of_stacks: dict[tuple[torch.nn.Module, str], list[StoredWeight]] = {}
         for place, key, weights in self.codes_of:
-            for name, value in read_codes(self.reader, weights, place, key).items():
-                yield _Target(place, name, place.module._buffers[name], [weights[0].codes]), value
+            first, values = of_stacks.setdefault((place.module, key), weights), read_codes(self.reader, weights, place, key)
+            earlier = values if first is weights else read_codes(self.reader, first, place, key)
+            for name, value in values.items():
+                if first is weights:
+                    yield _Target(place, name, place.module._buffers[name], [weights[0].codes]), value
+                else:
+                    self._refuse_other(first[0].codes, weights[0].codes, earlier[name], value)
 
     def _sources(self, place: Place, key: str, tensor: torch.Tensor) -> list[str]:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
@@ -423,8 +467,7 @@ class _Plan:
             f"{str(tensor.dtype).removeprefix('torch.')}, to which that is not converted{remedy}"
         )
 
-    def value_of(self, target: _Target) -> torch.Tensor:
-        """On the host, in the model's dtype."""
+    def _value_of(self, target: _Target) -> torch.Tensor:
         parts = [self._part(name, target.tensor.dtype, target.transposed) for name in target.sources]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(target.tensor.shape)
 
@@ -456,11 +499,13 @@ def _is_replaceable(place: Place) -> bool:
 # ---- changing the model --------------------------------------------------------------------------------------------
 
 
-def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales, device) -> None:
+def _change(
+    plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[tuple[_Target, torch.Tensor]], scales, device
+) -> None:
     changes = Changes()
     try:
         made: dict[torch.Tensor, torch.Tensor] = {}  # in the place of those on meta, which several modules may have
-        for target, value in zip(plan.targets, values):
+        for target, value in values:
             if target.tensor.is_meta:
                 made[target.tensor] = value
             else:
@@ -533,7 +578,8 @@ def load_float8_checkpoint(
     A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta
     needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
     names file and tensor, for what does not fit, and with strict also for tensors that are missing or have no place. A module with
-    fewer experts than the file does not fit: expert parallelism numbers each rank's from 0.
+    fewer experts than the file does not fit: expert parallelism numbers each rank's from 0. Nor do different values under two names of
+    one layer or tensor; equal ones do.
     """
     check_model(_SUBJECT, model)
     if not isinstance(layers, str) or layers not in _KINDS:
@@ -551,13 +597,11 @@ def load_float8_checkpoint(
         for module, of_module in plan.layers.items():
             made[module] = plan.layer_of(of_module[0], device)
             step()
-        for target in plan.targets:
-            value = plan.value_of(target)
-            values.append(_made(target, value, device) if target.tensor.is_meta else value)
+        plan.compare()
+        for target, value in plan.values():
+            values.append((target, _made(target, value, device) if target.tensor.is_meta else value))
             step()
-        for target, value in plan.codes():
-            plan.targets.append(target)
-            values.append(_made(target, value, device) if target.tensor.is_meta else value)
+    plan.targets = [target for target, _ in values]
     _change(plan, made, values, plan.scales(), device)
     names = tuple(of_module[0].name for of_module in plan.layers.values())
     missing = (*plan.missing, *plan.left_on_meta)
