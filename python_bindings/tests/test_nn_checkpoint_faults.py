@@ -326,6 +326,24 @@ def test_buffers_of_a_block_of_two_names(tmp_path):
     assert torch.equal(made.b.at, at)
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_a_scale_of_the_models_own_is_no_scale_inv(tmp_path, given):
+    made = torch.nn.ModuleDict({"p": torch.nn.Module(), "q": torch.nn.Embedding(N, K)})
+    made["p"].weight = torch.nn.Parameter(torch.zeros(N, K))
+    made["p"].scale = torch.nn.Parameter(torch.zeros(1))
+    codes = torch.randn(N, K).to(E4M3)
+    tensors = {"p.weight": codes, "p.scale": torch.full((1,), 3.0), "q.weight": codes, "q.scale": torch.full((1, 1), 0.5)}
+    write(tmp_path / "m.safetensors", tensors)
+    with pytest.raises(ingot.Error, match='"p.weight": comes without scale_inv: .* load with unscaled=True'):
+        load_float8_checkpoint(made, tmp_path / "m.safetensors")
+    if given:
+        tensors["p.weight_scale"] = torch.full((1, 1), 0.25)
+        write(tmp_path / "m.safetensors", tensors)
+    load_float8_checkpoint(made, tmp_path / "m.safetensors", unscaled=not given)
+    assert torch.equal(made["p"].weight, codes.float() * (0.25 if given else 1)) and made["p"].scale.item() == 3
+    assert torch.equal(made["q"].weight, codes.float() * 0.5)
+
+
 def test_layers_that_compute_more_keep_their_weight(tmp_path):
     """An activation, or attention that reads the weight itself: what stands in the file is decoded into it."""
     torch.manual_seed(0)

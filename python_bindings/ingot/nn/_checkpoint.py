@@ -110,7 +110,10 @@ class _Plan:
 
     def __init__(self, model: torch.nn.Module, reader: Reader, kind: type, unscaled: bool) -> None:
         self.reader, self._kind = reader, kind
-        self._weights = StoredWeights(reader, unscaled)
+        self.places = list(places(model))
+        tensors = ((place, {**place.module._parameters, **place.module._buffers}) for place in self.places)
+        own = {place.prefix + key for place, of_module in tensors for key, tensor in of_module.items() if tensor is not None}
+        self._weights = StoredWeights(reader, unscaled, own)
         self.used: set[str] = set()
         self.layers: dict[torch.nn.Module, list[Place]] = {}
         self.targets: list[_Target] = []
@@ -122,7 +125,6 @@ class _Plan:
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
         self._twice: list[tuple[str, str]] = []  # names that the file has for one tensor
-        self.places = list(places(model))
         for place in self.places:
             self._check(place)
         reader.rename(renames(reader.names, self.places))

@@ -3,7 +3,7 @@
 Of a weight "proj.weight", value = code * scale_inv, a file has one of
 
   proj.weight (float8) with proj.weight_scale, proj.weight_scale_inv or proj.scale_weight, or proj.scale where none of these is
-                                                    there (DeepSeek-V4); or alone, if codes are values
+                                                    there and the model has none itself (DeepSeek-V4); or alone, if codes are values
   proj.weight (uint8, two codes of FP4 to a byte) with proj.weight_scale (e8m0, of 32)         ModelOpt
   proj.weight_packed (uint8, FP4 or FP6) with proj.weight_scale                                compressed-tensors
   proj.weight_blocks (uint8, [..., N, K / 32, 16]) with proj.weight_scales                     gpt-oss
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple, Optional
+from typing import AbstractSet, NamedTuple, Optional
 
 import torch
 
@@ -29,7 +29,7 @@ from ._checkpoint_files import Reader
 _E8M0 = (torch.float8_e8m0fnu, torch.uint8)  # uint8: its bits
 _OF_FLOATS = (torch.float32, torch.bfloat16, torch.float16, *_E8M0)
 _OF_WEIGHT = ("weight_scale", "weight_scale_inv", "scale_weight")
-_OF_DEEPSEEK_V4 = "scale"  # which many modules have of their own, so only where none of these is there
+_OF_DEEPSEEK_V4 = "scale"  # which many modules have of their own, so only where these have none and none of the others is there
 _OF_OTHERS = ("_scale", "_scale_inv", "_weight_scale")
 _BITS = {"e2m1fn": 4, "e2m3fn": 6}
 _MARKS = ("scaled_fp8",)  # of ComfyUI: says that the file has codes
@@ -80,10 +80,11 @@ class StoredWeight(NamedTuple):
 
 
 class StoredWeights:
-    """The weights of a file that are stored in few bits. unscaled: float8 codes without scale_inv are values."""
+    """The weights of a file that are stored in few bits. unscaled: float8 codes without scale_inv are values. own: the names of the
+    model's tensors."""
 
-    def __init__(self, reader: Reader, unscaled: bool) -> None:
-        self._reader, self._unscaled = reader, unscaled
+    def __init__(self, reader: Reader, unscaled: bool, own: AbstractSet[str]) -> None:
+        self._reader, self._unscaled, self._own = reader, unscaled, own
         self._found: dict[str, Optional[StoredWeight]] = {}
 
     def of(self, name: str) -> Optional[StoredWeight]:
@@ -127,7 +128,9 @@ class StoredWeights:
         """The tensor of scale_inv of a weight, or None."""
         found = self._reader.one_of("", self._names_of_scales(name))
         prefix = _prefix_of_weight(name)
-        return found if found or prefix is None else self._reader.one_of(prefix, (_OF_DEEPSEEK_V4,))
+        if found or prefix is None or prefix + _OF_DEEPSEEK_V4 in self._own:
+            return found
+        return self._reader.one_of(prefix, (_OF_DEEPSEEK_V4,))
 
     def _float8(self, name: str, dtype: torch.dtype) -> StoredWeight:
         reader, scales = self._reader, self._scales_of(name)
