@@ -164,11 +164,10 @@ class _Plan:
         """Experts of one rank, which expert parallelism has numbered from 0, would all get the file's first ones."""
         listed = {match[1]: name for name in self.reader.names if (match := _OF_EXPERT.match(name))}
         for place in self.places:
-            module = place.module
-            count = len(module._modules)
-            is_list = count > 0 and isinstance(module, torch.nn.ModuleList)
-            is_list = is_list and [*module._modules] == [str(expert) for expert in range(count)]
-            more = listed.get(f"{place.prefix}{count}") if is_list else None
+            module, more = place.module, None
+            numbers = [*module._modules]
+            if numbers and isinstance(module, torch.nn.ModuleList) and numbers == [*map(str, range(len(numbers)))]:
+                more = listed.get(f"{place.prefix}{len(numbers)}")
             for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
                 after = parts_after_stack(place, key, tensor) if tensor is not None else []
                 if after and not self._has(place.prefix + key):
