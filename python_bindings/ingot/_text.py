@@ -20,6 +20,11 @@ def some_of(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(printable(name) for name in names[:most]) + more
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """counted(1, "layer is", "layers are") is "1 layer is"."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def without_controls(text: str) -> str:
     """A whole message, with "?" for each control character but the ends of its lines."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

@@ -176,7 +176,7 @@ def test_report():
     assert lines[0].split() == ["layer", "in", "out", "FP8", "gain", "remark"]
     assert lines[1].split() == ["0", "4096", "4096", "yes"]
     assert lines[2].split() == ["2", "4096", "8", "no", "module_filter_fn", "leaves", "it", "out"]
-    assert lines[3] == "1 of 2 linear layers are FP8"
+    assert lines[3] == "1 of 2 linear layers is FP8"
     assert copy.deepcopy(model) is not None
 
 

@@ -90,9 +90,9 @@ def test_codes_outside_of_linear_layers_come_with_their_scale_inv(tmp_path, devi
     report = load_float8_checkpoint(loaded, tmp_path)
     assert report.layers == ("up",) and report.decoded == ("experts", "embed.weight")
     assert str(report).splitlines() == [
-        "1 layers are FP8: up",
-        "2 FP8 or MX weights decoded into weights of higher precision: experts, embed.weight",
-        "1 of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
+        "1 layer is FP8: up",
+        "2 FP8 or MX weights decoded into higher precision: experts, embed.weight",
+        "1 of these belongs to a stack of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
         "convert_experts_() to train: experts",
     ]
     for name, scale_inv in (("embed.weight", tensors["embed.weight_scale"]), ("experts", blocks)):

@@ -192,7 +192,7 @@ def test_layers_that_training_skips_at_times():
     model = Block("layerdrop")
     report = convert(model, "high_precision", example=torch.randn(4, 32))
     assert report.norms == {"norm": "is computed within layer"}
-    assert str(report).startswith("1 of 1 linear layers are converted, in high precision")
+    assert str(report).startswith("1 of 1 linear layer is converted, in high precision")
 
 
 class FeedForward(nn.Module):

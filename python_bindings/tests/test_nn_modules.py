@@ -332,7 +332,7 @@ def test_messages_of_mlps():
 def test_messages_of_shared_inputs():
     layer = Float8Linear(24, 40, layer_name="q")
     assert message(lambda: shared_input(X, layer)) == (
-        "shared_input got 1 layers, but two or three can share an input: call it several times"
+        "shared_input got 1 layer, but two or three can share an input: call it several times"
     )
     assert message(lambda: shared_input(X, layer, torch.nn.Linear(24, 40))) == (
         "shared_input takes ingot.nn.Float8Linear, got a Linear: convert it by from_float()"
@@ -346,5 +346,5 @@ def test_messages_of_shared_inputs():
         'shared_input takes layers of one recipe, "q" has tensorwise and "v" rowwise'
     )
     assert message(lambda: SharedInputLinears(24, {"q": 40}, layer_name="attention")) == (
-        'SharedInputLinears "attention.q" has 1 layers, but two or three can share an input: make several modules'
+        'SharedInputLinears "attention.q" has 1 layer, but two or three can share an input: make several modules'
     )

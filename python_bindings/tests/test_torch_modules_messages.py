@@ -99,7 +99,7 @@ def test_messages_of_mlp():
 def test_messages_of_shared_linear():
     x, w = torch.randn(5, 16), torch.randn(8, 16)
     assert message(lambda: shared_linear(x, [w])) == (
-        'shared input of linear "q", linear "k", linear "v" has 1 weights, 1 biases and 3 names, expected two or three '
+        'shared input of linear "q", linear "k", linear "v" has 1 weight, 1 bias and 3 names, expected two or three '
         "of each; None stands for a bias that a layer lacks"
     )
     assert message(lambda: shared_linear(x, [w, w, w[:, :9]])) == (

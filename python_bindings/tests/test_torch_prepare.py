@@ -55,10 +55,10 @@ def test_what_is_printed(monkeypatch):
     prepared = ingot.torch.prepare(blocks(), 16, gpu="h200")
     found = ingot.torch.Prepared("h200", prepared.layers, (("head", "PyTorch's operations emulate it"),), prepared.kernels, 1, 0.25)
     assert str(found).splitlines() == [
-        "2 layers are prepared for h200: 1 kernels, 1 compiled and 0 in the store, in 0.2 s",
+        "2 layers are prepared for h200: 1 kernel, 1 compiled and 0 in the store, in 0.2 s",
         "  head: left out: PyTorch's operations emulate it",
     ]
-    assert str(prepared).startswith("2 layers are prepared for h200: 1 kernels, 0 compiled and 1 in the store, in ") and "\n" not in str(prepared)
+    assert str(prepared).startswith("2 layers are prepared for h200: 1 kernel, 0 compiled and 1 in the store, in ") and "\n" not in str(prepared)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -12,7 +12,7 @@ from ..nn import WeightOnlyLinear
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._gains import expected_gain
 from ..torch._model_weights import (
-    OtherWeight, float8_experts, linear_layers, other_lines, other_weights, users_of_parameters
+    OtherWeight, float8_experts, layers_line, linear_layers, other_lines, other_weights, users_of_parameters
 )
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType
@@ -59,7 +59,8 @@ class ConversionReport:
         rows = [head] + [_row(layer) for layer in self.layers]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *other_lines(self.others, self.experts), f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
+        last = layers_line(len(self.converted), len(self.layers), "FP8")
+        return "\n".join([*lines, *other_lines(self.others, self.experts), last])
 
 
 def _row(layer: LayerConversion) -> Tuple[str, ...]:

@@ -17,7 +17,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import UninitializedTensorMixin
 
 from .._arrays import file_name
-from .._text import printable, some_of
+from .._text import counted, printable, some_of
 from ..torch._errors import LinearError
 from ..torch._progress import progress
 from ..torch._stored_experts import is_weight_only
@@ -42,10 +42,7 @@ _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _OF_INPUT = ("input_scale", "activation_scale")
 _SUBJECT = "load_float8_checkpoint"
 _OF_EXPERT = re.compile(r"((?:.*\.)?experts\.\d+)\.")  # a layer of one of several
-_STACKED = (
-    "of these belong to stacks of experts, which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or "
-    "convert_experts_() to train"
-)
+_STACKED = "which ingot.integrations.experts has computed in FP8 by quantize_experts_(), or convert_experts_() to train"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +70,17 @@ class CheckpointReport:
     def __str__(self) -> str:
         as_stored = "" if self.decoded else ": all values were loaded as they are"  # layers may still train in FP8
         lines = [] if self.layers or self.experts else [f"no layer has FP8 weights now{as_stored}"]
-        for what, names in (
-            ("layers are FP8", self.layers),
-            ("modules of experts have codes", self.experts),
-            ("FP8 or MX weights decoded into weights of higher precision", self.decoded),
-            (_STACKED, self.stacked),
-            ("tensors of the model that the checkpoint lacks", self.missing),
-            ("tensors of the checkpoint that the model has no place for", self.unexpected),
-            ("scales of activations, the KV cache and delayed scaling ignored", self.ignored),
+        for one, many, rest, names in (
+            ("layer is", "layers are", "FP8", self.layers),
+            ("module of experts has", "modules of experts have", "codes", self.experts),
+            ("FP8 or MX weight", "FP8 or MX weights", "decoded into higher precision", self.decoded),
+            ("of these belongs to a stack of experts,", "of these belong to stacks of experts,", _STACKED, self.stacked),
+            ("tensor", "tensors", "of the model that the checkpoint lacks", self.missing),
+            ("tensor", "tensors", "of the checkpoint that the model has no place for", self.unexpected),
+            ("scale", "scales", "of activations, the KV cache and delayed scaling ignored", self.ignored),
         ):
             if names:
-                lines.append(f"{len(names)} {what}: {some_of(names)}")
+                lines.append(f"{counted(len(names), one, many)} {rest}: {some_of(names)}")
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
@@ -630,8 +627,8 @@ def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:
     trained = sum(isinstance(each, Float8Linear) for each in plan.layers)
     if trained:
         notes.append(
-            f"{trained} of these layers trained and have frozen weights now: to train on, load before convert(), and call "
-            "dequantize_() and requires_grad_(True) between the two"
+            f"{trained:,} of these layers trained and {'has' if trained == 1 else 'have'} frozen weights now: to train on, load before "
+            "convert(), and call dequantize_() and requires_grad_(True) between the two"
         )
     if _lacks_codes(plan.reader):
         notes.append(

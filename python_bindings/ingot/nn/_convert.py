@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from ..torch._errors import LinearError
 from ..torch._gains import expected_gain
-from ..torch._model_weights import OtherWeight, float8_experts, other_lines, other_weights, users_of_parameters
+from ..torch._model_weights import float8_experts, layers_line, other_lines, other_weights, OtherWeight, users_of_parameters
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import (
     CONVERSION, clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
@@ -48,7 +48,7 @@ class ConvertReport:
         total = len(self.converted) + len(self.left_alone)
         gain = lambda name: f" (gain {self.gains[name]:.2f})" if name in self.gains else ""
         what = "FP8" if self.recipe != "high_precision" else "converted, in high precision"
-        lines = [f"{len(self.converted)} of {total} linear layers are {what}"]
+        lines = [layers_line(len(self.converted), total, what)]
         lines += [f"  {name}: {what}{gain(name)}" for name, what in self.converted.items()]
         lines += [f"  {name}: stays, {reason}{gain(name)}" for name, reason in self.left_alone.items()]
         lines += [f"  {name}: {what}" for name, what in self.norms.items()]

@@ -9,7 +9,15 @@ import torch
 
 from ..torch import _codes
 from ..torch._errors import LinearError
-from ..torch._model_weights import OtherWeight, float8_experts, linear_layers, other_lines, other_weights, users_of_parameters
+from ..torch._model_weights import (
+    float8_experts,
+    layers_line,
+    linear_layers,
+    other_lines,
+    other_weights,
+    OtherWeight,
+    users_of_parameters,
+)
 from ..torch._modules import (
     is_ingot_layer, order_of, order_of_wrapper, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
 )
@@ -109,7 +117,7 @@ class QuantizeReport:
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
-        lines = [f"{len(self.converted)} of {total} linear layers were quantized"]
+        lines = [layers_line(len(self.converted), total, "quantized", "was", "were")]
         lines += [f"  {name}: {reason}" for name, reason in self.left_alone.items()]
         lines += other_lines(self.others, self.experts)
         return "\n".join([*lines, *([self.note] if self.note else [])])

@@ -7,6 +7,7 @@ from typing import Iterable, Mapping, Optional
 
 import torch
 
+from .._text import counted
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._exported import export_layer, is_exporting
@@ -64,7 +65,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         names = _names(layer_name, layers)
         subject = "SharedInputLinears " + ", ".join(f'"{name}"' for name in names)
         if not 2 <= len(layers) <= 3:
-            refuse(subject, f"has {len(layers)} layers, but two or three can share an input: make several modules")
+            refuse(subject, f"has {counted(len(layers), 'layer', 'layers')}, but two or three can share an input: make several modules")
         for name, layer in layers.items():
             self.add_module(name, LinearParameters.of(layer, subject))
         features = {name: layer.in_features for name, layer in layers.items()}
@@ -170,7 +171,7 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
                 f'"{layer.options.name}" {layer.options.recipe}',
             )
     if not 2 <= len(layers) <= 3:
-        refuse(subject, f"got {len(layers)} layers, but two or three can share an input: call it several times")
+        refuse(subject, f"got {counted(len(layers), 'layer', 'layers')}, but two or three can share an input: call it several times")
     first = layers[0].options
     if torch.compiler.is_compiling() and is_exporting():
         pairs = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
+from .._text import counted
 from ..torch._checks import refuse
 from ..torch._errors import Float8NotImplementedError
 from ..torch._linear import in_autocasts_dtype
@@ -203,7 +204,7 @@ class _Prepared:
         if len(inputs) != len(layouts):
             refuse(
                 "PrepareFloat8ModuleInput",
-                f"{type_name(module)} is called with {len(inputs)} inputs, and input_layouts has {len(layouts)}: name a layout, "
+                f"{type_name(module)} is called with {counted(len(inputs), 'input', 'inputs')}, and input_layouts has {len(layouts)}: name a layout, "
                 "or None, for each",
             )
         return tuple([self.style._arg(self, module, *each) for each in zip(inputs, layouts, desired)])

@@ -8,6 +8,7 @@ from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 
 import torch
 
+from .._text import counted
 from ._modules import is_ingot_layer, type_name
 
 
@@ -135,11 +136,18 @@ def users_of_parameters(model: torch.nn.Module) -> Dict[int, Dict[torch.nn.Modul
     return users
 
 
+def layers_line(count: int, total: int, what: str, is_: str = "is", are: str = "are") -> str:
+    """Returns a report's line "1 of 4 linear layers is FP8"."""
+    return f"{count:,} of {counted(total, 'linear layer', 'linear layers')} {is_ if count == 1 else are} {what}"
+
+
 def other_lines(others: Tuple[OtherWeight, ...], experts: Tuple[str, ...] = ()) -> List[str]:
     """Returns a report's lines about what is in no linear layer: these weights, and the experts that are FP8."""
-    lines = [f"{len(experts)} modules of experts are FP8: {', '.join(experts)}"] if experts else []
+    what = counted(len(experts), "module of experts is", "modules of experts are")
+    lines = [f"{what} FP8: {', '.join(experts)}"] if experts else []
     if not others:
         return lines
     parameters, size = sum(each.parameters for each in others), sum(each.bytes for each in others)
-    head = f"{parameters:,} parameters ({size:,} bytes) are in no linear layer and stay in high precision"
+    one, many = f"parameter ({size:,} bytes) is", f"parameters ({size:,} bytes) are"
+    head = f"{counted(parameters, one, many)} in no linear layer and {'stays' if parameters == 1 else 'stay'} in high precision"
     return [*lines, head, *(f"  {each}" for each in others)]

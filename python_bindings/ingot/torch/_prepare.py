@@ -12,6 +12,7 @@ import torch
 
 from .. import _core
 from .._context import context_for
+from .._text import counted
 from ._errors import LinearError
 from ._layers import context_name, gpu_of, ingot_layers, name_layers
 from ._operators import HIGH_PRECISION
@@ -38,9 +39,9 @@ class Prepared:
     seconds: float
 
     def __str__(self) -> str:
-        what = f"{len(self.layers)} layers are prepared" + (f" for {self.gpu}" if self.gpu else "")
+        what = f"{counted(len(self.layers), 'layer is', 'layers are')} prepared" + (f" for {self.gpu}" if self.gpu else "")
         there = len(self.kernels) - self.compiled
-        lines = [f"{what}: {len(self.kernels)} kernels, {self.compiled} compiled and {there} in the store, in {self.seconds:.1f} s"]
+        lines = [f"{what}: {counted(len(self.kernels), 'kernel', 'kernels')}, {self.compiled} compiled and {there} in the store, in {self.seconds:.1f} s"]
         return "\n".join([*lines, *(f"  {name}: left out: {reason}" for name, reason in self.left_out)])
 
 

@@ -7,6 +7,7 @@ from typing import Optional, Sequence
 
 import torch
 
+from .._text import counted
 from ._checks import check_layer, refuse
 from ._linear import in_autocasts_dtype
 from ._module_calls import DelayedScales, ModuleOptions, NormOptions, run
@@ -58,10 +59,11 @@ def shared_linear(
     """
     biases = (None,) * len(weights) if biases is None else biases
     if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or options._count != len(weights):
+        given = f"{counted(len(weights), 'weight', 'weights')}, {counted(len(biases), 'bias', 'biases')}"
+        what = counted(options._count, "name", "names")
         refuse(
             options,
-            f"has {len(weights)} weights, {len(biases)} biases and {options._count} names, expected two or three "
-            "of each; None stands for a bias that a layer lacks",
+            f"has {given} and {what}, expected two or three of each; None stands for a bias that a layer lacks",
         )
     # A compiler would guard the names: equal modules share a graph.
     names = ("0", "1", "2") if torch.compiler.is_compiling() else options.names
