@@ -297,6 +297,27 @@ def test_high_precision_stays_and_is_listed(tmp_path):
     assert torch.equal(reader.read("embed.weight"), tied["embed"].weight) and "head.weight" not in reader.names
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_extra_state_is_not_written(tmp_path, caplog, count):
+    """It may be any object; the file of one that has none says nothing."""
+
+    class Counted(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"steps": 3}
+
+        def set_extra_state(self, state):
+            raise AssertionError
+
+    made = torch.nn.Sequential(*[torch.compile(Counted(K, K)) for _ in range(count)], Float8Linear(K, K))
+    with caplog.at_level("INFO", "ingot"):
+        save_float8_checkpoint(made, tmp_path / "m.safetensors", scale="row")
+    says = [each.getMessage() for each in caplog.records if "extra" in each.getMessage()]
+    modules = {1: "1 module has (0)", 2: "2 modules have (0, 1)"}
+    assert says == ([f"save_float8_checkpoint: the extra state that {modules[count]} is not written: save the model's state_dict()"] if count else [])
+    fresh = torch.nn.Sequential(*[Counted(K, K) for _ in range(count)], torch.nn.Linear(K, K))
+    assert load_float8_checkpoint(fresh, tmp_path / "m.safetensors").layers == (str(count),)
+
+
 @pytest.mark.parametrize("names", ["ab", "ba"])
 @pytest.mark.parametrize("stored", [1, 2])
 def test_a_layer_of_two_names(tmp_path, names, stored):

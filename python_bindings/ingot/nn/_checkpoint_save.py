@@ -15,11 +15,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from .._arrays import file_name
 from .._core import Error
-from .._text import printable
+from .._text import counted, printable, some_of
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
 from ..torch._progress import progress
+from ..torch._saying import warn
 from ..torch._stored_experts import FLOAT8, divided_of, format_of
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
@@ -348,7 +349,8 @@ def save_float8_checkpoint(
     docs/checkpoints.md has (config.model_type) they are those of its published files, as transformers' save_pretrained() writes them:
     the layers of each expert instead of a stack, Mixtral's block_sparse_moe; those of the model with published_names=False. scale_name:
     weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and scale_inv come back by
-    load_float8_checkpoint(), those of quantized experts after quantize_experts_().
+    load_float8_checkpoint(), those of quantized experts after quantize_experts_(). Extra state of modules (get_extra_state()), which is no
+    tensor of the model, is not written; a warning names them.
 
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
@@ -374,6 +376,7 @@ def save_float8_checkpoint(
     except LinearError as error:
         fault = str(error)
     ranks.agree(_SUBJECT, {name: _facts(each) for name, each in contents.tensors.items()}, fault)
+    _warn_of_extra_state(model)
     config = _config_of(contents)
     if contents.has_stacks:
         config["quantization_status"] = _FOR_US
@@ -392,6 +395,14 @@ def save_float8_checkpoint(
             fault = f"{_SUBJECT}: {error}"
     ranks.raise_first(fault)
     return config
+
+
+def _warn_of_extra_state(model: torch.nn.Module) -> None:
+    of_none = torch.nn.Module.get_extra_state
+    names = {place.module: place.name or "the model" for place in places(model) if type(place.module).get_extra_state is not of_none}
+    if names:
+        what = f"{counted(len(names), 'module has', 'modules have')} ({some_of(names.values())})"
+        warn(f"{_SUBJECT}: the extra state that {what} is not written: save the model's state_dict()")
 
 
 def _facts(each: Union[torch.Tensor, _Float8]) -> str:
