@@ -43,7 +43,7 @@ def casts(results: Results) -> list[str]:
             (
                 work,
                 joined(f"{case['us']['median']:.1f}" if case else "-" for case in each),
-                joined(f"{case['of_copy_ceiling']:.3f}" if case else "-" for case in each),
+                joined(times(case["of_copy_ceiling"], 3) if case else "-" for case in each),
                 "-" if target is None else f"{target:.2f}",
                 joined(times(theirs / ours if theirs and ours else None) for theirs, ours in ratios),
             )
@@ -149,7 +149,7 @@ def gemm_table(source: str, found: Json) -> list[str]:
         fast = case["bf16_us"] / ours if "bf16_us" in case else None
         if fast is not None:
             over_bf16.setdefault(mode, []).append(fast)
-        over = f" ({theirs / ours:.2f})" if theirs is not None else ""
+        over = f" ({times(theirs / ours)})" if theirs is not None else ""
         shapes.setdefault(shape, {})[mode] = f"{tflops(case, ours)}{times(fast)}{over}"
     modes = [mode for mode in MODES if any(mode in row for row in shapes.values())]
     rows = [[shape, *(row.get(mode, "-") for mode in modes)] for shape, row in shapes.items()]
@@ -233,7 +233,7 @@ def epilogues(results: Results) -> list[str]:
             plain = next((median(f) for f in case["finals"] if f["kernel"] == "without epilogue"), None)
             ours = gemm_times(case)[0]
             if comma and plain is not None and ours is not None:
-                rows.setdefault(epilogue, {})[f"{shape}, {sums}"] = f"{plain / ours:.3f}"
+                rows.setdefault(epilogue, {})[f"{shape}, {sums}"] = times(plain / ours, 3)
         columns = list(dict.fromkeys(column for row in rows.values() for column in row))
         if rows:
             lines += [results.source(file, found) + ":", ""]
@@ -271,7 +271,7 @@ def weight_only(results: Results) -> list[str]:
             if us is None or "e4m3fn" not in case["spec"] or "scale=row" not in case["spec"]:
                 continue
             shapes.setdefault(split(case["case"])[0], {})[case["m"]] = (
-                f"{us:.1f}, {case['bf16_us'] / us:.2f} ({case['read_us'] / us:.2f})"
+                f"{us:.1f}, {times(case['bf16_us'] / us)} ({times(case['read_us'] / us)})"
             )
         tokens = sorted({m for row in shapes.values() for m in row})
         rows = [[shape, *(row.get(m, "-") for m in tokens)] for shape, row in shapes.items()]

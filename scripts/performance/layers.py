@@ -432,7 +432,7 @@ def host_from_pytorch(results: Results) -> list[str]:
                 *(f"{one['parts'][part]:.0f}" for part in ("core", "operator", "autograd", "module")),
                 f"{one['us']['ingot module']:.0f}",
                 f"{one['us']['nn.Linear bf16']:.0f}",
-                times(one["us"]["ingot module"] / one["us"]["nn.Linear bf16"]),
+                f"{one['us']['ingot module'] / one['us']['nn.Linear bf16']:.2f}",
             )
             for one in found["results"]
             if "us" in one

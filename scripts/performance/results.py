@@ -90,8 +90,12 @@ def percent(share: float, sign: str = "", digits: int = 2) -> str:
     return f"{100 * share:{sign}.{digits}f} %"
 
 
-def times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
+def times(ratio: float | None, digits: int = 2) -> str:
+    """Of a ratio that is better the larger it is: cut, never rounded up."""
+    if ratio is None:
+        return "-"
+    scale = 10**digits
+    return f"{math.floor(ratio * scale + 1e-6) / scale:.{digits}f}"
 
 
 def geometric(ratios: Iterable[float]) -> float | None:
