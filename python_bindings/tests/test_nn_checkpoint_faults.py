@@ -289,7 +289,7 @@ def test_codes_and_values_of_one_layer_are_refused(tmp_path, high, strict):
     write(tmp_path / "m.safetensors", tensors)
     loaded = shared_layer()
     before = state(loaded)
-    says = f'tensor "{high}.weight": is bfloat16, but "{"b" if high == "a" else "a"}.weight" has FP8 codes, and both are the weight of one'
+    says = f'tensor "{high}.weight": is bfloat16, but the file has codes of "{"b" if high == "a" else "a"}.weight", and both are the weight'
     with pytest.raises(ingot.Error, match=says):
         load_float8_checkpoint(loaded, tmp_path / "m.safetensors", strict=strict)
     assert same(before, loaded)

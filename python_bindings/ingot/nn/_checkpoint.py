@@ -254,8 +254,8 @@ class _Plan:
         name = place.prefix + "weight"
         if name in self.reader.names:
             raise LinearError(
-                f"{self.reader.where(name)}: is {str(self.reader.facts(name)[0]).removeprefix('torch.')}, but "
-                f'"{printable(self.reader.stored(first.prefix))}weight" has FP8 codes, and both are the weight of one layer of the '
+                f"{self.reader.where(name)}: is {str(self.reader.facts(name)[0]).removeprefix('torch.')}, but the "
+                f'file has codes of "{printable(self.reader.stored(first.prefix + "weight"))}", and both are the weight of one layer of the '
                 "model: leave one of them out of the file"
             )
 
