@@ -18,6 +18,7 @@
 #include "harness.h"
 #include "host_cost.h"
 #include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "program.h"
 #include "report.h"
@@ -74,7 +75,7 @@ class Bench {
         results[i].fault = "the copy of the same size: " + fault;
       }
     }
-    fmt::print(stderr, "timing {} cases\n", timed.size());
+    fmt::print(stderr, "timing {}\n", count_of(timed.size(), "case"));
     const std::vector<Timing> timings = measure(replays, options_);
     for (std::size_t i = 0; i < timed.size(); ++i) {
       CaseResult& result = results[timed[i]];

@@ -7,6 +7,7 @@
 
 #include "compile_cost.h"
 #include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/count_of.h"
 #include "machine.h"
 #include "program.h"
 
@@ -30,8 +31,8 @@ int run(const Options& options) {
   }
   const CompileReport report = measure_compiles(*context.compiler(), options.rounds);
   const Machine machine = machine_of(context, options.commit);
-  fmt::print("Ingot {} ({}), NVRTC {}, {}, {}; for sm_90a, {} rounds\n\n{}", machine.ingot, machine.commit,
-             machine.nvrtc, machine.processor, machine.date, options.rounds, to_text(report));
+  fmt::print("Ingot {} ({}), NVRTC {}, {}, {}; for sm_90a, {}\n\n{}", machine.ingot, machine.commit, machine.nvrtc,
+             machine.processor, machine.date, count_of(options.rounds, "round"), to_text(report));
   if (!options.json.empty()) {
     nlohmann::ordered_json json = header("compile", machine);
     json.update(to_json(report));

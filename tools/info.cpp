@@ -11,6 +11,7 @@
 
 #include "commands.h"
 #include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/text.h"
 #include "text.h"
 #include "tuning_summary.h"
@@ -116,9 +117,8 @@ void print_store(const ContextInfo& info) {
     if (info.store_problem.empty()) return;
   } else {
     print_info_row("store", info.store_root.string());
-    print_info_row("",
-                   fmt::format("{} {}, {}", info.store_usage.files, info.store_usage.files == 1 ? "kernel" : "kernels",
-                               print_bytes(static_cast<double>(info.store_usage.bytes))));
+    print_info_row("", fmt::format("{}, {}", count_of(info.store_usage.files, "kernel"),
+                                   print_bytes(static_cast<double>(info.store_usage.bytes))));
   }
   if (!info.store_problem.empty())
     print_rows("", "keeps nothing: " + info.store_problem + advice_about(info.store_problem));
@@ -133,9 +133,9 @@ void print_tiers(const ContextInfo& info) {
       continue;
     }
     std::string holds;
-    if (tier.kernels > 0) holds = fmt::format("{} {}, ", tier.kernels, tier.kernels == 1 ? "kernel" : "kernels");
+    if (tier.kernels > 0) holds = count_of(tier.kernels, "kernel") + ", ";
     if (tier.tuning_records > 0) {
-      holds += fmt::format("{} tuning {}, ", tier.tuning_records, tier.tuning_records == 1 ? "record" : "records");
+      holds += count_of(tier.tuning_records, "tuning record") + ", ";
     }
     print_info_row("", holds + "only read");
   }
@@ -154,8 +154,7 @@ void print_tuning(const TuningSummary& tuning) {
     return;
   }
   print_info_row("", tuning.path.string() + (tuning.is_file ? " (INGOT_TUNING_FILE)" : ""));
-  std::string counts =
-      fmt::format("{} {} for this machine", tuning.this_machine, tuning.this_machine == 1 ? "record" : "records");
+  std::string counts = count_of(tuning.this_machine, "record") + " for this machine";
   if (tuning.other_machines > 0) counts += fmt::format(", {} for other machines", tuning.other_machines);
   if (tuning.damaged > 0) {
     counts += fmt::format(", {} damaged{}", tuning.damaged, tuning.is_file ? "" : " and moved to quarantine");

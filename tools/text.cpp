@@ -83,10 +83,6 @@ std::string print_age(std::int64_t seconds) {
   return fmt::format("{} d", seconds / kDay);
 }
 
-std::string count_of(std::int64_t count, const std::string& what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::string one_line(std::string text) {
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);

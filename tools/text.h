@@ -29,8 +29,6 @@ std::vector<Target> parse_targets(const std::vector<std::string>& names);
 
 // "45 s", "12 min", "3 h", "30 d"; a time in the future is "0 s".
 std::string print_age(std::int64_t seconds);
-// "1 kernel", "2 kernels"
-std::string count_of(std::int64_t count, const std::string& what);
 // "0 B", "7.4 KiB", "1.2 GiB"
 std::string print_bytes(double bytes);
 // What a pass is called in tables, in JSON and at the end of file names.

@@ -175,7 +175,7 @@ void Decoder::start(const std::vector<std::vector<std::int32_t>>& tokens) {
     throw ingot::Error(ingot::ErrorCode::invalid_argument, "prompt", message);
   };
   if (static_cast<std::int64_t>(tokens.size()) != sequences_.count) {
-    refuse(fmt::format("has {} sequences, but the decoder was made for {}", tokens.size(), sequences_.count));
+    refuse(fmt::format("has a batch of {}, but the decoder was made for {}", tokens.size(), sequences_.count));
   }
   const std::size_t given = tokens.front().size();
   if (given == 0 || static_cast<std::int64_t>(given) > sequences_.capacity) {

@@ -54,9 +54,9 @@ void Generator::start(const Tokens& tokens) {
 
 void Generator::advance(std::int64_t steps) {
   if (steps > decoder_->capacity() - position_) {
-    throw ingot::Error(ingot::ErrorCode::invalid_argument, "generate",
-                       fmt::format("{} tokens starting at position {}, but there is room for only {}", steps, position_,
-                                   decoder_->capacity()));
+    throw ingot::Error(
+        ingot::ErrorCode::invalid_argument, "generate",
+        fmt::format("position {} + {} exceeds the room for {} tokens", position_, steps, decoder_->capacity()));
   }
   position_ += steps;
   for (std::int64_t i = 0; i < steps; ++i) step_->run();

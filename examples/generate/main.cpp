@@ -54,7 +54,7 @@ std::string label(const ingot::WeightOnlyOptions& options) {
 void print_start(const ingot::ContextInfo& info, const ModelShape& shape, std::int64_t batch) {
   double weights = 0;
   for (const NamedTensor& each : all_tensors(shape)) weights += 2.0 * static_cast<double>(each.rows * each.cols);
-  fmt::print("Decoding on {}{}: {} layers, {} wide, {:.3g} GB of weights in bf16; sequences: {}\n", info.device_name,
+  fmt::print("Decoding on {}{}; layers: {}, width: {}, {:.3g} GB of weights in bf16; sequences: {}\n", info.device_name,
              info.reason.empty() ? "" : fmt::format(" ({})", info.reason), shape.layers, shape.hidden, weights * 1e-9,
              batch);
   std::fflush(stdout);

@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
   ingot::Context context(where);
   ingot::Stream stream(context.backend());
   training::OpRunner ops(context, stream);
-  fmt::print("Rank-{} adapters on {}, {} steps\n", options.rank, context.info().device_name, options.steps);
+  fmt::print("Rank-{} adapters on {}, steps: {}\n", options.rank, context.info().device_name, options.steps);
 
   const ModelShape shape = shape_of(options, context.device().type == ingot::DeviceType::cuda);
   const Task task(context.backend(), stream, ops, shape, 1);

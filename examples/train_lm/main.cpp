@@ -44,7 +44,7 @@ int run(int argc, char** argv) {
   const ingot::ContextInfo info = context.info();
   fmt::print("Training on {}{}\n", info.device_name, info.reason.empty() ? "" : fmt::format(" ({})", info.reason));
   const std::vector<std::uint8_t> text = load_text(options.text);
-  fmt::print("{} bytes of text; {:.2f} million parameters; {} steps of {} windows\n", text.size(),
+  fmt::print("{} bytes of text; {:.2f} million parameters; steps: {}, windows in each: {}\n", text.size(),
              static_cast<double>(options.shape.parameters()) / 1e6, options.steps, options.batch);
   std::fflush(stdout);  // before the progress, which goes to stderr
   std::filesystem::create_directories(options.out);

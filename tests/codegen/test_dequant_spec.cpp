@@ -253,9 +253,8 @@ BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
   BOOST_TEST(sm90_refusal([](auto&) {}) == "");
   BOOST_TEST(sm90_refusal([](auto& t) { t.k_warps = 3; }) ==
              "3 units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma");
-  BOOST_TEST(
-      sm90_refusal([](auto& t) { t.rows = 100; }) ==
-      "100 rows in 1 waves and 1 units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
+  BOOST_TEST(sm90_refusal([](auto& t) { t.rows = 100; }) ==
+             "100 rows in 1 wave and 1 unit along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
              "30 stages, but shared memory has no room for that many: take 10 or fewer");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true; }) == "");

@@ -1055,7 +1055,7 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=sm90:128x160:1x1:4:cooperative"),
         "tiling has a tile of 160 columns, but with scale_inv of groups it must be 64 or 128");
   holds(tiling_error("128x256:2x2:4:cooperative", true), "a cluster of 2x2, but it must be 1x1, 2x1 or 1x2");
-  holds(tiling_error("128x256:1x1:1:cooperative", true), "1 stages, but there must be 2 to 16");
+  holds(tiling_error("128x256:1x1:1:cooperative", true), "1 stage, but there must be 2 to 16");
   holds(tiling_error("128x256:1x1:5:cooperative", true), "bytes of shared memory, but a block has 232448");
   holds(tiling_error("128x256:1x1:4:pingpong", true),
         "256 sums in each thread, but its registers hold 192: take a smaller tile");

@@ -364,7 +364,7 @@ BOOST_AUTO_TEST_CASE(hostile_texts_are_refused_in_time) {
 
 BOOST_AUTO_TEST_CASE(evaluate_refuses_a_wrong_number_of_inputs) {
   BOOST_TEST(error_of([] { evaluate(parse_pointwise("x * gate"), 1.0); }, ErrorCode::invalid_argument) ==
-             "x * gate: 0 inputs are given, but the expression has 1 besides x");
+             "x * gate: 0 inputs given, but the expression has 1 besides x");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(refuses_a_wrong_number_of_inputs) {
   const PointwiseProgram program(parse_pointwise("x * gate"), PointwisePrecision::fast);
   float x = 1;
   BOOST_TEST(error_of([&] { program.run(1, &x, {}, &x); }, ErrorCode::invalid_argument) ==
-             "x * gate: 0 inputs are given, but the expression has 1 besides x");
+             "x * gate: 0 inputs given, but the expression has 1 besides x");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(prompts_are_checked) {
   const auto refusal = [&](const Tokens& tokens) {
     return error_of([&] { decoder.generator().start(tokens); }, ErrorCode::invalid_argument);
   };
-  check_contains(refusal({{1}}), {"has 1 sequences", "made for 2"});
+  check_contains(refusal({{1}}), {"has a batch of 1", "made for 2"});
   check_contains(refusal({{}, {}}), {"has 0 tokens", "from 1 to 4"});
   check_contains(refusal({{1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}}), {"has 5 tokens"});
   check_contains(refusal({{1, 2}, {1}}), {"different lengths"});
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(prompts_are_checked) {
   decoder.generator().start({{1}, {2}});
   decoder.generator().advance(4);
   check_contains(error_of([&] { decoder.generator().advance(1); }, ErrorCode::invalid_argument),
-                 {"1 tokens starting at position 4", "room for only 4"});
+                 {"position 4 + 1", "the room for 4 tokens"});
 }
 
 // ---- Weights as files --------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ ROOT_FILES = {
 FOR_ALL_FAMILIES = ["tuning", "context", "measure"]
 
 # The error type is everybody's; it includes nothing of ours.
-FOR_ALL_FLOORS = ["ingot/runtime/util/error.h"]
+FOR_ALL_FLOORS = ["ingot/runtime/util/count_of.h", "ingot/runtime/util/error.h"]
 
 # Of no layer: what the library exports, and its version. They include nothing of ours but each other.
 AT_THE_ROOT = ["ingot/api.h", "ingot/version.h"]

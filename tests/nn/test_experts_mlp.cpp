@@ -503,7 +503,7 @@ BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
                  {"grad_up: is given, but backward did not want it, and kept nothing for it"});
   check_contains(of_weights([](auto& t) { t.accumulate_down = true; }),
                  {"grad_down: is bf16, but must be f32, which sums are added to"});
-  check_contains(of_weights([](auto& t) { t.kept_up.bytes = 1; }), {"kept_up: has 1 bytes"});
+  check_contains(of_weights([](auto& t) { t.kept_up.bytes = 1; }), {"kept_up: has 1 byte,"});
   check_contains(of_weights([](auto& t) { t.ends.experts = 5; }), {"ends: are of 5 experts"});
 }
 

@@ -647,7 +647,7 @@ BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
   check_contains(forward([](auto& t) { t.codes = {}; }), {"codes: is missing", "cast_expert_weights() makes them"});
   check_contains(forward([](auto& t) { t.codes.scale_inv.cols = 8; }),
                  {"scale_inv of codes: is f32[1, 8]", "must be [1, 16] = scale_inv of each expert"});
-  check_contains(forward([](auto& t) { t.scratch.bytes = 1; }), {"scratch: has 1 bytes, but needs"});
+  check_contains(forward([](auto& t) { t.scratch.bytes = 1; }), {"scratch: has 1 byte, but needs"});
   const std::int32_t down[] = {4, 3};
   check_contains(forward([&](auto& t) { t.ends.data = down; }), {"ends", "ends must not decrease"});
 

@@ -759,7 +759,7 @@ BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
   const MemoryRegion of_scratch = scratch;
   BOOST_TEST(backward_with({of_scratch.data, told.backward.bytes - 1}).starts_with("norm linear \"wq\" scratch: has "));
   kept.memory.bytes = 1;
-  BOOST_TEST(backward_with(scratch).starts_with("norm linear \"wq\" saved: has 1 bytes, but needs "));
+  BOOST_TEST(backward_with(scratch).starts_with("norm linear \"wq\" saved: has 1 byte, but needs "));
 
   const MlpCase mlp_device(rowwise(), kMlps[1], Dtype::bf16, 1, *backend, stream);
   const MlpFunctions mlp(plan_options(rowwise(), kMlps[1]), none, *backend, stream);

@@ -283,7 +283,7 @@ BOOST_AUTO_TEST_CASE(headers_that_are_wrong) {
   check_contains(refusal(header_with("\"U8\"", "[3]", "[0,4]")), {"has 4 bytes", "take 3 bytes"});
   check_contains(refusal(header_with("\"F32\"", "[4]", "[0,4]")), {"has 4 bytes", "take 16 bytes"});
   check_contains(refusal(header_with("\"U8\"", "[2]", "[2,4]")), {"2 bytes in front of tensor \"t\"", "no tensor"});
-  check_contains(refusal(header_with("\"U8\"", "[2]", "[0,2]")), {"its last 2 bytes belong to no tensor"});
+  check_contains(refusal(header_with("\"U8\"", "[2]", "[0,2]")), {"no tensor has its last 2 bytes"});
   check_contains(refusal("{}"), {"its last 4 bytes"});
 
   const auto second = [](const std::string& name, const std::string& shape, const std::string& offsets) {

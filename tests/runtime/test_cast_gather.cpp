@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(indices) {
                  }),
                  {"cast row_index: has a data pointer", "that is misaligned: it must be a multiple of 4 bytes"});
   check_contains(refusal([](CastSpec&, CastTensors& t) { t.input.rows = 0; }),
-                 {"cast row_index: has 12 rows, but the matrix has none that they could be"});
+                 {"cast row_index: has 12 rows, but the matrix has none"});
   check_contains(refusal([](CastSpec&, CastTensors& t) { t.row_index = {}; }),
                  {"cast codes: is e4m3fn[12, 8]", "it must be [0, 8]: the rows of the index"});
 }

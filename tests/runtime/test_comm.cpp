@@ -344,7 +344,7 @@ BOOST_AUTO_TEST_CASE(one_rank_needs_no_communicator) {
                            stream);
                      },
                      ErrorCode::invalid_argument),
-                 {"it must have 12 bytes, 12 for each of 1 ranks"});
+                 {"it must have 12 bytes, 12 for each of 1 rank,"});
 }
 
 // ---- what is refused before anything is enqueued

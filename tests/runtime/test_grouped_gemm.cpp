@@ -435,12 +435,12 @@ BOOST_AUTO_TEST_CASE(wrong_slots_are_told) {
              "grouped_gemm ends: say that expert 2 ends at row 384, but a, in slots, has 383 rows");
   BOOST_TEST(
       of_slots([](auto& t) { t.a.cols = t.b.cols = 600; }) ==
-      "grouped_gemm a: is e4m3fn[2, 600] on cpu, row stride 768; its columns must be slots of 128, as a cast of 3 "
-      "experts' rows writes them, 4 at least");
+      "grouped_gemm a: is e4m3fn[2, 600] on cpu, row stride 768; its columns must be slots of 128, as a cast of the "
+      "rows of 3 experts writes them, 4 at least");
   BOOST_TEST(
       of_slots([](auto& t) { t.a.cols = t.b.cols = 384; }) ==
-      "grouped_gemm a: is e4m3fn[2, 384] on cpu, row stride 768; its columns must be slots of 128, as a cast of 3 "
-      "experts' rows writes them, 4 at least");
+      "grouped_gemm a: is e4m3fn[2, 384] on cpu, row stride 768; its columns must be slots of 128, as a cast of the "
+      "rows of 3 experts writes them, 4 at least");
   BOOST_TEST(
       of_slots([](auto& t) { t.scale_inv_a.rows = 4; }) ==
       "grouped_gemm scale_inv_a: is f32[4, 2] on cpu; it must be [1, 12]: one for each group of 128 along K, row "

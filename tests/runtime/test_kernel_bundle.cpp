@@ -647,7 +647,7 @@ BOOST_AUTO_TEST_CASE(import_into_a_store_that_cannot_be_written) {
   KernelStore store(root);
   const std::string message =
       test::error_of([&] { import_kernels(*bundle, store, {.identity = "fake 1"}); }, ErrorCode::io_failed);
-  BOOST_TEST(message == root.string() + ": 0 kernels were imported, then one could not be written: store directory " +
+  BOOST_TEST(message == root.string() + ": 0 kernels imported, then one could not be written: store directory " +
                             root.string() + " is not a directory");
 }
 

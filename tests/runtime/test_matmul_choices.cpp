@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
   BOOST_REQUIRE(warnings.size() == 2U);
   BOOST_TEST(warnings[0] == "tuning records of second: line 2 is truncated; 1 record is ignored");
   BOOST_TEST(warnings[1] ==
-             "none of the 2 tuning records of third is this machine's (device NVIDIA H100, and this is NVIDIA H200)");
+             "third has 2 tuning records, but none for this machine (device NVIDIA H100, and this is NVIDIA H200)");
 
   write_tuning_file(file, std::vector{record(6)});
   MatmulChoices from_file(Tuning::on, {.store = &store, .file = file, .tiers = tiers}, machine(), warn());

@@ -1,8 +1,12 @@
-// printable(): makes text from outside safe to print on a terminal.
+// printable(): makes text from outside safe to print on a terminal. count_of(): numbers of things in messages.
 #include "ingot/runtime/util/text.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+
+#include "ingot/runtime/util/count_of.h"
 
 BOOST_AUTO_TEST_SUITE(test_printable)
 
@@ -33,6 +37,14 @@ BOOST_AUTO_TEST_CASE(a_whole_text_keeps_its_letters_and_lines) {
   BOOST_TEST(without_controls("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
   const std::string longest(5000, 'a');
   BOOST_TEST(without_controls(longest) == longest);
+}
+
+BOOST_AUTO_TEST_CASE(one_thing_has_no_plural) {
+  using ingot::count_of;
+  BOOST_TEST(count_of(0, "row") == "0 rows");
+  BOOST_TEST(count_of(1, "row") == "1 row");
+  BOOST_TEST(count_of(std::size_t{2}, "tuning record") == "2 tuning records");
+  BOOST_TEST(count_of(std::int64_t{-1}, "row") == "-1 rows");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -323,7 +323,7 @@ BOOST_AUTO_TEST_CASE(import_adds_what_is_missing) {
     BOOST_ERROR("nothing was thrown");
   } catch (const Error& error) {
     BOOST_TEST(std::string(error.what())
-                   .starts_with("/proc/no/such/place: 0 tuning records were imported, then one "
+                   .starts_with("/proc/no/such/place: 0 tuning records imported, then one "
                                 "could not be written: store directory /proc/no/such/place"),
                error.what());
   }

@@ -137,8 +137,6 @@ BOOST_AUTO_TEST_CASE(sizes_and_ages) {
   BOOST_TEST(print_age(7200) == "2 h");
   BOOST_TEST(print_age(40 * 86400) == "40 d");
   BOOST_TEST(one_line("a\n\x1b[31mb\xff") == "a??[31mb?");
-  BOOST_TEST(count_of(1, "kernel") == "1 kernel");
-  BOOST_TEST(count_of(0, "kernel") == "0 kernels");
 }
 
 BOOST_FIXTURE_TEST_SUITE(cache, Fixture)
@@ -761,7 +759,7 @@ BOOST_AUTO_TEST_CASE(a_store_that_cannot_be_written) {
     expect(contains(clear.err, file(damaged).string() + " cannot be removed: Permission denied\n"));
     const Result taken = run("import '" + bundle.string() + "'");
     expect(taken.code == 1);
-    expect(contains(taken.err, root.string() + ": 0 kernels were imported, then one could not be written: "));
+    expect(contains(taken.err, root.string() + ": 0 kernels imported, then one could not be written: "));
     fs::permissions(root, fs::perms(0700));
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
       if (entry.is_directory()) fs::permissions(entry.path(), fs::perms(0700));

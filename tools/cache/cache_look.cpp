@@ -17,6 +17,7 @@
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "text.h"
 
@@ -69,7 +70,7 @@ void print_table(const KernelListing& listing, const std::string& place) {
   for (const DamagedKernel& kernel : listing.damaged) {
     fmt::print("damaged: {} {}\n", kernel_file_path(kernel.entry.key), kernel.problem);
   }
-  fmt::print("{}: {}, {}\n", place, count_of(static_cast<std::int64_t>(listing.kernels.size()), "kernel"),
+  fmt::print("{}: {}, {}\n", place, count_of(listing.kernels.size(), "kernel"),
              print_bytes(static_cast<double>(bytes)));
 }
 

@@ -18,6 +18,7 @@
 #include "cache/cache_store.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
+#include "ingot/runtime/util/count_of.h"
 #include "interrupts.h"
 #include "text.h"
 #include "usage_error.h"

@@ -20,6 +20,7 @@
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "interrupts.h"
 #include "text.h"

@@ -18,6 +18,7 @@
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "interrupts.h"
 #include "progress.h"

@@ -21,6 +21,7 @@
 #include "commands.h"
 #include "ingot/nn/planning/step_estimate.h"
 #include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/write_file.h"
@@ -198,12 +199,13 @@ std::string table(const StepRequest& request, const std::vector<PlanRow>& rows) 
   const GpuMesh& mesh = request.mesh;
   const GpuLinks& links = request.links;
   std::string text = fmt::format(
-      "{:.2f} billion parameters in {} layers; {} {} in nodes of {}: dp {}, tp {}, replicas {}\n"
-      "{} tokens a step of a data-parallel rank ({} GPU{}) in sequences of {}\n"
+      "{:.2f} billion parameters in {}; {} {} in nodes of {}: dp {}, tp {}, replicas {}\n"
+      "{} tokens a step of a data-parallel rank ({}) in sequences of {}\n"
       "{} GB/s and {} us a hop within a node, {} GB/s a GPU and {} us between\n\n",
-      parameters_of(request.model) / 1e9, request.model.layers, mesh.shards * mesh.tensor * mesh.replicas, request.gpu,
-      mesh.node, mesh.shards, mesh.tensor, mesh.replicas, request.tokens, mesh.tensor, mesh.tensor == 1 ? "" : "s",
-      request.attended(), links.node_gb_per_s, links.node_us, links.network_gb_per_s, links.network_us);
+      parameters_of(request.model) / 1e9, count_of(request.model.layers, "layer"),
+      mesh.shards * mesh.tensor * mesh.replicas, request.gpu, mesh.node, mesh.shards, mesh.tensor, mesh.replicas,
+      request.tokens, count_of(mesh.tensor, "GPU"), request.attended(), links.node_gb_per_s, links.node_us,
+      links.network_gb_per_s, links.network_us);
   text += fmt::format("{:<19}{:<8}{:>9}{:>6}{:>9}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}{:>16}  {}\n", "recipe", "gather",
                       "ms", "gain", "GEMMs", "casts", "other", "FSDP", "TP", "host", "sent GB", "GB", "tokens/s a GPU",
                       "what binds");

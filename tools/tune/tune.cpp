@@ -15,6 +15,7 @@
 #include "ingot/runtime/context/context.h"
 #include "ingot/runtime/measure/matmul_tuning.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/write_file.h"
 #include "interrupts.h"
@@ -81,7 +82,7 @@ bool import_records(Context& context, const std::filesystem::path& path, const I
     warn(fmt::format("{}: {} {} another machine's ({}) and {} ignored", path.string(), foreign,
                      foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are"));
   }
-  fmt::print(stderr, "{} {} imported from {}{}\n", taken, taken == 1 ? "record" : "records", path.string(),
+  fmt::print(stderr, "{} imported from {}{}\n", count_of(taken, "record"), path.string(),
              stopped ? "; interrupted: run the same command again to take the rest" : "");
   if (taken == 0 && !stopped) {
     throw Error(ErrorCode::invalid_argument, path.string(),
@@ -114,7 +115,7 @@ bool export_records(Context& context, const std::filesystem::path& path, const I
   FileWriter file(path);
   for (const std::string& line : lines) file.write(line);
   file.publish();
-  fmt::print(stderr, "{} {} exported to {}\n", lines.size(), lines.size() == 1 ? "record" : "records", path.string());
+  fmt::print(stderr, "{} exported to {}\n", count_of(lines.size(), "record"), path.string());
   return true;
 }
 

@@ -23,6 +23,7 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 #include "interrupts.h"
@@ -295,7 +296,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
     return;
   }
   for (const std::string& kernel : outcome.missing) fmt::print("missing: {}\n", kernel);
-  const std::string kernels = count_of(static_cast<std::int64_t>(outcome.planned), "kernel");
+  const std::string kernels = count_of(outcome.planned, "kernel");
   if (options.check) {
     fmt::print("{}: {} there, {} missing; nothing was compiled\n", kernels, outcome.there, outcome.missing.size());
   } else {
@@ -306,7 +307,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
     fmt::print(
         "{} not found in the store any more: it may have outgrown its limit (INGOT_CACHE_MAX_BYTES), or someone "
         "clears it\n",
-        count_of(static_cast<std::int64_t>(outcome.lost), "kernel"));
+        count_of(outcome.lost, "kernel"));
   }
   fmt::print("store: {}\n", outcome.store.empty() ? "none" : without_controls(outcome.store));
   if (outcome.bundle_bytes > 0) {

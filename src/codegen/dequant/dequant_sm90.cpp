@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ingot/codegen/types/template_types.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -108,9 +109,9 @@ namespace {
 std::string mma_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.wgmma) return "instruction wgmma, but kernel mma has mma.sync only";
   if (t.tokens != 8 && t.tokens != 16 && t.tokens != 32 && t.tokens != 64) {
-    return fmt::format("{} tokens, but kernel mma takes 8, 16, 32 or 64", t.tokens);
+    return count_of(t.tokens, "token") + ", but kernel mma takes 8, 16, 32 or 64";
   }
-  if (t.rows != 64 && t.rows != 128) return fmt::format("{} rows, but kernel mma takes 64 or 128", t.rows);
+  if (t.rows != 64 && t.rows != 128) return count_of(t.rows, "row") + ", but kernel mma takes 64 or 128";
   if (t.k_warps != 1 && t.k_warps != 2 && t.k_warps != 4) {
     return fmt::format("{} units along K, but kernel mma takes 1, 2 or 4", t.k_warps);
   }
@@ -121,7 +122,7 @@ std::string mma_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.depth != 64 * t.k_warps) {
     return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);
   }
-  if (t.stages != 3) return fmt::format("{} stages, but kernel mma has 3", t.stages);
+  if (t.stages != 3) return count_of(t.stages, "stage") + ", but kernel mma has 3";
   if (t.waves != 1 || t.multicast != 1 || t.blocks != 1 || t.stream_k) {
     return "waves, multicast, blocks or stream-K, which kernel mma has not";
   }
@@ -147,9 +148,9 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.waves < 1 || t.waves > 4 || t.rows < 1 || t.rows % (64 * t.waves) != 0 ||
       t.rows / (64 * t.waves) * t.k_warps > 4) {
     return fmt::format(
-        "{} rows in {} waves and {} units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 "
+        "{} in {} and {} along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 "
         "to 4 waves",
-        t.rows, t.waves, t.k_warps);
+        count_of(t.rows, "row"), count_of(t.waves, "wave"), count_of(t.k_warps, "unit"));
   }
   if (t.stream_k && (t.split != 1 || t.multicast != 1 || t.k_warps != 1)) {
     return "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit "

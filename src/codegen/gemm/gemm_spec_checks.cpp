@@ -5,6 +5,7 @@
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/spec_reader.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -31,7 +32,7 @@ std::string tiling_fault(const GemmTiling& t) {
   if (t.stream_k && t.n % 64 != 0) {
     return fmt::format("a tile of {} columns, but stream-K takes a multiple of 64", t.n);
   }
-  if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
+  if (t.stages < 2 || t.stages > 16) return count_of(t.stages, "stage") + ", but there must be 2 to 16";
   if (const u32 bytes = sm90_shared_bytes({.tiling = sm90_tiling(t)}); bytes > kSm90SharedLimit) {
     return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile", bytes,
                        kSm90SharedLimit);

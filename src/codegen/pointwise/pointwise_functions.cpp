@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -124,7 +125,7 @@ double apply(PointwiseOp op, double a, double b) {
 double evaluate(const Pointwise& expression, double x, std::span<const double> inputs) {
   if (inputs.size() != expression.inputs().size()) {
     throw Error(ErrorCode::invalid_argument, print(expression),
-                fmt::format("{} inputs are given, but the expression has {} besides x", inputs.size(),
+                fmt::format("{} given, but the expression has {} besides x", count_of(inputs.size(), "input"),
                             expression.inputs().size()));
   }
   if (expression.empty()) return x;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 #include "pointwise/math.cuh"
@@ -118,7 +119,7 @@ void PointwiseProgram::run(std::size_t count, const float* x, std::span<const Po
                            float* out) const {
   if (inputs.size() != expression_.inputs().size()) {
     throw Error(ErrorCode::invalid_argument, print(expression_),
-                fmt::format("{} inputs are given, but the expression has {} besides x", inputs.size(),
+                fmt::format("{} given, but the expression has {} besides x", count_of(inputs.size(), "input"),
                             expression_.inputs().size()));
   }
   if (expression_.empty()) {

@@ -8,6 +8,7 @@
 
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -59,7 +60,8 @@ void ParallelLayer::refuse(const char* tensor, const std::string& message) const
 std::int64_t ParallelLayer::tokens_of_a_rank(std::int64_t tokens) const {
   if (!divides_tokens()) return tokens;
   if (tokens % comm_->size() == 0) return tokens / comm_->size();
-  refuse("input", fmt::format("has {} tokens, which {} ranks do not divide: pad the batch", tokens, comm_->size()));
+  refuse("input",
+         fmt::format("has {}, which {} ranks do not divide: pad the batch", count_of(tokens, "token"), comm_->size()));
 }
 
 void ParallelLayer::check_exchanged(const char* name, const Tensor& tensor, Dtype dtype, std::int64_t rows,

@@ -10,6 +10,7 @@
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/runtime/cast/row_index.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 
@@ -57,7 +58,7 @@ class GroupedChecker : public LinearChecker {
   }
   void ends(const ExpertEnds& ends) const {
     if (ends.experts != plan_->experts) {
-      refuse("ends", fmt::format("are of {} experts, but the layer has {}", ends.experts, plan_->experts));
+      refuse("ends", fmt::format("are of {}, but the layer has {}", count_of(ends.experts, "expert"), plan_->experts));
     }
     if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
   }
@@ -158,8 +159,8 @@ void check_grouped_backward(const GroupedLinearPlan& plan, Backend& backend, con
             index ? "[rows of the tokens, out_features]" : "[rows of the last forward's input, out_features]");
   check.row_index("grad_output_index", index, t.grad_output);
   if (index && index->rows != tokens) {
-    check.refuse("grad_output_index",
-                 fmt::format("has {} rows, but the experts of the last forward had {}", index->rows, tokens));
+    check.refuse("grad_output_index", fmt::format("has {}, but the experts of the last forward had {}",
+                                                  count_of(index->rows, "row"), tokens));
   }
   check.scale("grad_output", plan.rows.grad_output_of(wants).cast, t.scales.grad_output);
   if (wants.input) {

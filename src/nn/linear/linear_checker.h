@@ -13,6 +13,7 @@
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_tensors.h"
 #include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 
@@ -48,8 +49,8 @@ class ModuleChecker {
       refuse(name, fmt::format("is missing; it must have {} bytes: the plan says how much memory a call needs", bytes));
     }
     if (region.bytes < bytes) {
-      refuse(name, fmt::format("has {} bytes, but needs {}: the plan says how much memory a call needs", region.bytes,
-                               bytes));
+      refuse(name, fmt::format("has {}, but needs {}: the plan says how much memory a call needs",
+                               count_of(region.bytes, "byte"), bytes));
     }
     if (reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment != 0) {
       refuse(name, fmt::format("begins at {}, but must begin at a multiple of {} bytes", fmt::ptr(region.data),
@@ -233,7 +234,8 @@ class LinearChecker : public ModuleChecker {
       const NamedTensor named{names[i], &tensors[i]};
       if (i >= inputs.size()) {
         if (!is_given(tensors[i])) continue;
-        refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
+        refuse(named.name,
+               fmt::format("is given, but the layer's expression there has {}", count_of(inputs.size(), "input")));
       }
       using Kind = PointwiseInput::Kind;
       const Kind kind = inputs[i].kind;

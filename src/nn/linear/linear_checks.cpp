@@ -10,6 +10,7 @@
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -19,12 +20,13 @@ void check_input(const LinearChecker& check, const LinearForwardTensors& t) {
   const NamedTensor input{"input", &t.input};
   const std::int64_t in = plan.shape.in_features;
   if (!is_given(t.input) && in != 0) {
-    check.refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", in));
+    check.refuse(input.name, fmt::format("is missing; it must have {} = in_features", count_of(in, "column")));
   }
   check.dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
   check.dtype(input, {plan.dtypes.input}, ", the plan's dtype");
   if (t.input.cols == in) return;
-  check.refuse(input.name, fmt::format("is {}, but must have {} columns = in_features", describe(t.input), in));
+  check.refuse(input.name,
+               fmt::format("is {}, but must have {} = in_features", describe(t.input), count_of(in, "column")));
 }
 
 void check_bias(const LinearChecker& check, const LinearForwardTensors& t) {

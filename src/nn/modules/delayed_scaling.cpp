@@ -13,6 +13,7 @@
 #include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/core/check.h"
 #include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -223,8 +224,9 @@ LinearScale DelayedScaling::scale_of_experts(int first, int experts, const Memor
   if (one.experts == 0 || one.experts != experts) {
     refuse(fmt::format("delayed scaling slot \"{}\"", one.name),
            fmt::format("is {}; give the index that add_experts() returned for a layer's, and their number",
-                       one.experts == 0 ? "not the first of a layer's experts"
-                                        : fmt::format("the first of {} experts, not of {}", one.experts, experts)));
+                       one.experts == 0
+                           ? "not the first of a layer's experts"
+                           : fmt::format("the first of {}, not of {}", count_of(one.experts, "expert"), experts)));
   }
   bool starts = false;
   for (int slot = first; slot < first + experts; ++slot) starts |= needs_start(slot);
@@ -301,8 +303,8 @@ std::string DelayedScaling::save(Stream& stream) const {
 void DelayedScaling::load(std::string_view text, Stream& stream) {
   const DelayedScalingState state = parse_delayed_scaling_state(text);
   if (state.history_length != options_.history_length) {
-    refuse(kStateSubject, fmt::format("has histories of {} steps, but this object's have {}", state.history_length,
-                                      options_.history_length));
+    refuse(kStateSubject, fmt::format("has histories of {}, but this object's have {}",
+                                      count_of(state.history_length, "step"), options_.history_length));
   }
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   std::vector<std::uint32_t> values = initial();

@@ -15,6 +15,7 @@
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/runtime/cast/row_index.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -44,7 +45,8 @@ class ExpertsChecker : public LinearChecker {
   }
   void ends(const ExpertEnds& ends) const {
     if (ends.experts != plan_->up.experts) {
-      refuse("ends", fmt::format("are of {} experts, but the layers have {}", ends.experts, plan_->up.experts));
+      const std::string experts = count_of(ends.experts, "expert");
+      refuse("ends", fmt::format("are of {}, but the layers have {}", experts, plan_->up.experts));
     }
     if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
     index("ends", {.data = ends.data, .rows = ends.experts, .device = ends.device}, ends.experts);
@@ -60,7 +62,7 @@ class ExpertsChecker : public LinearChecker {
     index(name, rows, of);
     const std::int64_t named = rows.rows;
     if (tokens == 0 ? named == 0 : named % tokens == 0) return;
-    refuse(name, fmt::format("name {} rows, but must name as many for each of {} tokens", named, tokens));
+    refuse(name, fmt::format("name {}, but must name as many for each of {} tokens", count_of(named, "row"), tokens));
   }
   void codes(const char* name, const GroupedLinearPlan& layer, const Float8View& codes) const {
     const auto [in, out, bias] = layer.rows.shape;

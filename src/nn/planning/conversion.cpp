@@ -14,6 +14,7 @@
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -58,8 +59,8 @@ void check(const LinearSize& size, const GainGpu& gpu) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 48;  // as of a tensor
   if (std::min({tokens, in, out}) < 0 || std::max({tokens, in, out}) > kLargest) {
     refuse_gain("expected_gain",
-                fmt::format("the layer has {} tokens, {} inputs and {} outputs; each must be from 0 to {} (2^48)",
-                            tokens, in, out, kLargest));
+                fmt::format("the layer has {}, {} and {}; each must be from 0 to {} (2^48)", count_of(tokens, "token"),
+                            count_of(in, "input"), count_of(out, "output"), kLargest));
   }
   if (gpu.multiprocessors < 1) {
     refuse_gain("expected_gain",

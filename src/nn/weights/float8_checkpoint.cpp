@@ -14,6 +14,7 @@
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/weights/stored_weights.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
@@ -171,7 +172,8 @@ void check_float8_weight(const std::string& subject, const Float8WeightState& st
   }
   if (const std::string fault = weight_size_fault(n, k); !fault.empty()) refuse_state(fault);
   if (state.codes.size() != static_cast<std::size_t>(n * k)) {
-    refuse_state(fmt::format("has {} bytes of codes, but [{}, {}] has {}", state.codes.size(), n, k, n * k));
+    refuse_state(
+        fmt::format("has {} of codes, but [{}, {}] has {}", count_of(state.codes.size(), "byte"), n, k, n * k));
   }
   if (const std::int64_t count = scale_count(state.scale, n, k);
       state.scale_inv.size() != static_cast<std::size_t>(count)) {

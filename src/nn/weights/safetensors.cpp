@@ -14,6 +14,7 @@
 #include <set>
 #include <utility>
 
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/json_text.h"
@@ -179,10 +180,12 @@ class HeaderReader {
     const auto end = (*offsets)[1].get<std::uint64_t>();
     if (begin > end) fault(fmt::format("ends at {}, before it begins at {}", end, begin));
     if (end > data_bytes_) {
-      fault(fmt::format("ends at {}, but the file has {} bytes of data; it is cut short or damaged", end, data_bytes_));
+      fault(fmt::format("ends at {}, but the file has {} of data; it is cut short or damaged", end,
+                        count_of(data_bytes_, "byte")));
     }
     if (end - begin != *bytes) {
-      fault(fmt::format("has {} bytes, but its shape and dtype take {} bytes", end - begin, *bytes));
+      fault(fmt::format("has {}, but its shape and dtype take {}", count_of(end - begin, "byte"),
+                        count_of(*bytes, "byte")));
     }
     tensor.bytes = *bytes;
     tensor.offset = data_begin_ + begin;
@@ -195,13 +198,13 @@ class HeaderReader {
     for (const StoredTensor& tensor : tensors) {
       if (tensor.offset < end) refuse(*path_, fmt::format("{} overlaps the one before it", tensor_called(tensor.name)));
       if (tensor.offset > end) {
-        refuse(*path_, fmt::format("{} bytes in front of {} belong to no tensor", tensor.offset - end,
+        refuse(*path_, fmt::format("no tensor has its {} in front of {}", count_of(tensor.offset - end, "byte"),
                                    tensor_called(tensor.name)));
       }
       end += tensor.bytes;
     }
     if (end != data_begin_ + data_bytes_) {
-      refuse(*path_, fmt::format("its last {} bytes belong to no tensor", data_begin_ + data_bytes_ - end));
+      refuse(*path_, fmt::format("no tensor has its last {}", count_of(data_begin_ + data_bytes_ - end, "byte")));
     }
   }
 
@@ -236,7 +239,7 @@ SafetensorsFile::~SafetensorsFile() = default;
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   OpenFile file = open_file(path);
   if (file.bytes < kPrefix) {
-    refuse(path, fmt::format("has {} bytes, too few for a safetensors file; it is cut short", file.bytes));
+    refuse(path, fmt::format("has {}, too few for a safetensors file; it is cut short", count_of(file.bytes, "byte")));
   }
   std::array<std::byte, kPrefix> prefix{};
   read_exactly(path, file.descriptor.get(), 0, prefix);

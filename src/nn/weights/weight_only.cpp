@@ -15,6 +15,7 @@
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -291,7 +292,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
     refuse("WeightOnlyLinear x", x, "it must be of bf16 or f16: cast it first");
   }
   if (x.cols != in_features_) {
-    refuse("WeightOnlyLinear x", x, fmt::format("it must have {} columns = in_features", in_features_));
+    refuse("WeightOnlyLinear x", x, fmt::format("it must have {} = in_features", count_of(in_features_, "column")));
   }
   if (y.dtype != x.dtype && y.dtype != Dtype::f32) {
     refuse("WeightOnlyLinear y", y, fmt::format("it must be of x's dtype, {}, or f32", name(x.dtype)));
@@ -342,8 +343,8 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   refuse_capture(backend, stream);
   const auto refuse_state = [](const char* what, std::size_t found, std::size_t expected, const std::string& because) {
     throw Error(ErrorCode::invalid_argument, what,
-                fmt::format("has {} bytes, but {} has {}: the state is not one that state() returned", found, because,
-                            expected));
+                fmt::format("has {}, but {} has {}: the state is not one that state() returned",
+                            count_of(found, "byte"), because, expected));
   };
   const std::int64_t n = state.out_features;
   const std::int64_t k = state.in_features;

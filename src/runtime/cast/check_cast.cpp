@@ -18,6 +18,7 @@
 #include "ingot/runtime/core/check_experts.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -49,8 +50,8 @@ Range check_row_index(const CastSpec& spec, const CastTensors& tensors, Device d
   };
   if (!spec.gathered) {
     if (index.data == nullptr && index.rows == 0) return {kWhat, &bytes, 0};
-    refuse_index(fmt::format("has {} rows; it must not be given (a default RowIndex instead): the spec gathers none",
-                             index.rows));
+    refuse_index(fmt::format("has {}; it must not be given (a default RowIndex instead): the spec gathers none",
+                             count_of(index.rows, "row")));
   }
   const std::string fault = fault_of(index, tensors.input.rows, device);
   if (!fault.empty()) refuse_index(fault);

@@ -10,6 +10,7 @@
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/util/count_of.h"
 
 #include "numerics.cuh"
 
@@ -23,7 +24,8 @@ void check(const CombineSpec& spec, const CombineTensors& tensors, Device device
   const Range in = check_matrix("combine input", tensors.input, spec.in, device);
   const Range out = check_matrix("combine output", tensors.output, spec.in, device);
   if (tensors.output.cols != tensors.input.cols) {
-    refuse("combine output", tensors.output, fmt::format("it must have {} columns, as the input", tensors.input.cols));
+    refuse("combine output", tensors.output,
+           fmt::format("it must have {}, as the input", count_of(tensors.input.cols, "column")));
   }
   const RowIndex& index = tensors.index;
   const std::int64_t tokens = tensors.output.rows;
@@ -31,8 +33,8 @@ void check(const CombineSpec& spec, const CombineTensors& tensors, Device device
   const std::string fault = fault_of(index, kAny, device);
   if (!fault.empty()) refuse_index(fault);
   if (tokens == 0 ? index.rows != 0 : index.rows % tokens != 0) {
-    refuse_index(
-        fmt::format("has {} rows, but must have as many for each of the output's {} rows", index.rows, tokens));
+    refuse_index(fmt::format("has {}, but must have as many for each of the output's {} rows",
+                             count_of(index.rows, "row"), tokens));
   }
   const Tensor bytes = bytes_of(index);
   const Range named{.what = "combine index", .tensor = &bytes, .bytes = static_cast<std::size_t>(bytes.cols)};

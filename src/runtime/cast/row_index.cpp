@@ -1,4 +1,5 @@
 #include "ingot/runtime/cast/row_index.h"
+#include "ingot/runtime/util/count_of.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +11,7 @@ std::string fault_of(const RowIndex& index, std::int64_t of, Device device) {
     return fmt::format("has {} rows; it must have 0 to {}", index.rows, kMost);
   }
   if (index.rows == 0) return {};
-  if (of == 0) return fmt::format("has {} rows, but the matrix has none that they could be", index.rows);
+  if (of == 0) return fmt::format("has {}, but the matrix has none", count_of(index.rows, "row"));
   if (index.data == nullptr) {
     return fmt::format("has a null data pointer; it must be {} int32, one for each row", index.rows);
   }

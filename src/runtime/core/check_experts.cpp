@@ -6,6 +6,7 @@
 
 #include "ingot/codegen/types/experts.h"
 #include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 #include "expert_slots.cuh"
@@ -21,8 +22,8 @@ void check_counts(const char* what, const ExpertEnds& ends) {
   for (std::int64_t e = 0; e < ends.experts; ++e) {
     const std::int32_t count = ends.data[e];
     if (count >= 0 && count <= *ends.capacity) continue;
-    refuse_ends(what,
-                fmt::format("say that expert {} has {} rows, but it has room for 0 to {}", e, count, *ends.capacity));
+    refuse_ends(what, fmt::format("say that expert {} has {}, but it has room for 0 to {}", e, count_of(count, "row"),
+                                  *ends.capacity));
   }
 }
 
@@ -60,7 +61,7 @@ void check_capacity(const char* what, const Tensor& tensor, const ExpertEnds& en
   const std::int64_t capacity = *ends.capacity;
   if (capacity == 0 ? tensor.rows == 0 : tensor.rows % capacity == 0 && tensor.rows / capacity == ends.experts) return;
   refuse(what, tensor,
-         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, capacity));
+         fmt::format("its rows must be those of {} with room for {} each", count_of(ends.experts, "expert"), capacity));
 }
 
 void check_end_values(const char* what, const ExpertEnds& ends, const ExpertLines& lines) {
@@ -74,8 +75,8 @@ void check_end_values(const char* what, const ExpertEnds& ends, const ExpertLine
                                     end, e == 0 ? "its first is" : "the one before ends at", line, before));
     }
     if (end > count) {
-      refuse_ends(what,
-                  fmt::format("say that expert {} ends at {} {}, but {} has {} {}s", e, line, end, of, count, line));
+      refuse_ends(what, fmt::format("say that expert {} ends at {} {}, but {} has {}", e, line, end, of,
+                                    count_of(count, line)));
     }
     before = end;
   }

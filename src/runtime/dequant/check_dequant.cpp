@@ -13,6 +13,7 @@
 #include "ingot/runtime/core/check_scales.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -139,7 +140,7 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
                            : check_matrix("dequant_matmul out", tensors.out, spec.out, m,
                                           rows_of_each(tensors.weight, experts), device, kShape);
   if (tensors.out.rows != m) {
-    refuse("dequant_matmul out", tensors.out, fmt::format("it must have {} rows, as x has", m));
+    refuse("dequant_matmul out", tensors.out, fmt::format("it must have {}, as x has", count_of(m, "row")));
   }
   const std::int64_t n = tensors.out.cols;
   const Range weight = packed ? check_packed("dequant_matmul weight", tensors.weight,

@@ -9,6 +9,7 @@
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/dist/transport.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -41,8 +42,9 @@ std::size_t check_pair(const Pair& pair, int rank, int size, Device device) {
   }
   if (all != mine * static_cast<std::size_t>(size)) {
     refuse(pair.what_all, pair.all,
-           fmt::format("it must have {} bytes, {} for each of {} ranks, as {} is {}",
-                       mine * static_cast<std::size_t>(size), mine, size, pair.what_mine, describe(pair.mine)));
+           fmt::format("it must have {}, {} for each of {}, as {} is {}",
+                       count_of(mine * static_cast<std::size_t>(size), "byte"), mine, count_of(size, "rank"),
+                       pair.what_mine, describe(pair.mine)));
   }
   const Range of_mine{pair.what_mine, &pair.mine, mine};
   const Range of_all{pair.what_all, &pair.all, all};

@@ -15,6 +15,7 @@
 #include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/dist/comm.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/digest.h"
 #include "ingot/runtime/util/error.h"
 
@@ -109,7 +110,8 @@ void Comm::handshake(std::span<const SharedLayer> layers, Stream& stream) {
   exchange(text.data(), texts.data(), bytes, stream);
   const auto on = [&](std::size_t rank) {
     const std::size_t length = records[rank * most + found.layer].text_bytes;
-    if (length == 0) return fmt::format("missing on rank {} (which has {} layers)", rank, models[rank].layers);
+    const std::string its = count_of(models[rank].layers, "layer");
+    if (length == 0) return fmt::format("missing on rank {} (which has {})", rank, its);
     return fmt::format("{} on rank {}", std::string_view(texts.data() + rank * bytes, length), rank);
   };
   throw Error(

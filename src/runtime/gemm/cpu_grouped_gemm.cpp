@@ -14,6 +14,7 @@
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 #include "expert_slots.cuh"
@@ -92,8 +93,8 @@ void check_slots(const GroupedGemmTensors& tensors) {
   const std::int64_t experts = tensors.ends.experts;
   if (a.cols % ExpertSlots::kRows == 0 && a.cols / ExpertSlots::kRows > experts) return;
   refuse("grouped_gemm a", a,
-         fmt::format("its columns must be slots of {}, as a cast of {} experts' rows writes them, {} at least",
-                     ExpertSlots::kRows, experts, experts + 1));
+         fmt::format("its columns must be slots of {}, as a cast of the rows of {} writes them, {} at least",
+                     ExpertSlots::kRows, count_of(experts, "expert"), experts + 1));
 }
 
 void check_same_k(const GroupedGemmTensors& tensors) {

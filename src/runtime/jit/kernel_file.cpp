@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/little_endian.h"
 
 namespace ingot {
@@ -90,7 +91,8 @@ std::optional<Payload> open_payload(std::string_view file, const KernelKey& key,
     return std::nullopt;
   };
   if (file.size() < kHeaderBytes + kHashBytes) {
-    return refuse(fmt::format("is truncated: {} bytes, of at least {}", file.size(), kHeaderBytes + kHashBytes));
+    return refuse(
+        fmt::format("is truncated: {}, of at least {}", count_of(file.size(), "byte"), kHeaderBytes + kHashBytes));
   }
   if (!file.starts_with(kKernelFileMagic)) return refuse(fmt::format("does not start with \"{}\"", kKernelFileMagic));
   if (file.substr(kKernelFileMagic.size(), sizeof(KernelKey)) != bytes_of(key)) return refuse("holds another kernel");

@@ -6,6 +6,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/jit/kernel_identity.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
@@ -185,7 +186,7 @@ ImportedKernels import_kernels(const KernelTier& from, KernelStore& to, const Im
     }
     if (!to.put(entry.key, file->source, file->target, file->kernel)) {
       throw Error(ErrorCode::io_failed, to.root().string(),
-                  fmt::format("{} kernels were imported, then one could not be written: {}", imported.added,
+                  fmt::format("{} imported, then one could not be written: {}", count_of(imported.added, "kernel"),
                               to.disabled_reason()));
     }
     ++imported.added;

@@ -7,6 +7,7 @@
 
 #include "ingot/codegen/norm/norm_columns.h"
 #include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -50,8 +51,8 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
     const bool full = names_norm_rows_full(spec.cols);
     const std::int64_t least = full ? spec.cols : spec.cols - NormRowsWideLaunch::kColsPerStep + 1;
     throw Error(ErrorCode::invalid_argument, "norm input",
-                fmt::format("has {} columns, but the spec says cols={}, a kernel for {}{}", input.cols, spec.cols,
-                            least, full ? "" : fmt::format(" to {}", spec.cols)));
+                fmt::format("has {}, but the spec says cols={}, a kernel for {}{}", count_of(input.cols, "column"),
+                            spec.cols, least, full ? "" : fmt::format(" to {}", spec.cols)));
   }
   const Checker check{input, device};
   const Dtype out = spec.out.value_or(Dtype::e4m3fn);

@@ -9,6 +9,7 @@
 
 #include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/count_of.h"
 
 namespace ingot {
 namespace {
@@ -68,7 +69,7 @@ void MatmulChoices::load_tier(const KernelTier& tier) {
   }
   const Foreign foreign = add(read.records);
   if (foreign.count > 0 && foreign.count == read.records.size()) {
-    warn(fmt::format("none of the {} tuning records of {} is this machine's ({})", foreign.count, tier.name(),
+    warn(fmt::format("{} has {}, but none for this machine ({})", tier.name(), count_of(foreign.count, "tuning record"),
                      foreign.how));
   }
 }

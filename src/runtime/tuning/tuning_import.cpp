@@ -1,6 +1,7 @@
 #include "ingot/runtime/tuning/tuning_import.h"
 #include <fmt/format.h>
 #include <string>
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -22,8 +23,8 @@ ImportedRecords import_records(std::span<const TuningRecord> records, TuningStor
       ++imported.added;
     } else {
       throw Error(ErrorCode::io_failed, to.root().string(),
-                  fmt::format("{} tuning records were imported, then one could not be written: {}", imported.added,
-                              to.disabled_reason()));
+                  fmt::format("{} imported, then one could not be written: {}",
+                              count_of(imported.added, "tuning record"), to.disabled_reason()));
     }
   }
   return imported;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ingot/runtime/util/count_of.h"
 #include "ingot/runtime/util/error.h"
 
 namespace ingot {
@@ -17,7 +18,8 @@ void check_sizes(const char* what, Dtype dtype, std::size_t codes, std::size_t r
   const auto bytes = row_bytes(dtype, static_cast<std::int64_t>(codes));
   if (static_cast<std::int64_t>(row) != bytes) {
     throw Error(ErrorCode::invalid_argument, what,
-                fmt::format("the row has {} bytes, but {} codes of {} take {}", row, codes, name(dtype), bytes));
+                fmt::format("the row has {}, but {} of {} take {}", count_of(row, "byte"), count_of(codes, "code"),
+                            name(dtype), bytes));
   }
 }
 
