@@ -64,7 +64,8 @@ function(ingot_add_test_file name program source)
   endif()
   if(labels OR name IN_LIST INGOT_FIXED_SETS)
     ingot_add_entries(${name}_all entries ${program} --run_test=${suite} -- nightly)
-    set_tests_properties(${entries} PROPERTIES LABELS nightly TIMEOUT 7200 SKIP_RETURN_CODE 77
+    # A quarter of templates.compile_matrix, the longest, takes a processor about two hours.
+    set_tests_properties(${entries} PROPERTIES LABELS nightly TIMEOUT 14400 SKIP_RETURN_CODE 77
                                                ENVIRONMENT "INGOT_CUDA_ROOT=${INGOT_CUDA_FOUND_ROOT}")
   endif()
 endfunction()
