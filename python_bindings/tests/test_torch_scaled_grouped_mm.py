@@ -9,6 +9,7 @@ import ingot
 from conftest import devices_of_grouped_gemm
 from ingot.torch import LinearError, scaled_grouped_mm
 from ingot.torch._prepare import recording_of_call
+from ingot.torch._quantize_operators import OUTPUTS
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -152,3 +153,36 @@ def test_the_operators_own_messages_name_its_arguments():
     ):
         with pytest.raises(RuntimeError, match=message):
             call(**given)
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_of_16_bits(dtype, device):
+    """The operator alone, which takes them as it takes codes, without scales."""
+    a, b = (drawn(*shape, seed=seed, dtype=dtype)[0] for seed, shape in enumerate(((M, K), (EXPERTS, N, K))))
+    multiply = lambda b, output: torch.ops.ingot.grouped_gemm(a.to(device), None, b.to(device), None, offs.to(device), output, 0).cpu()
+    for ends in ENDS.values():
+        offs = torch.tensor(ends, dtype=torch.int32)
+        rows, along_k = multiply(b, OUTPUTS.index(dtype)), multiply(b[0], OUTPUTS.index(torch.float32))
+        assert rows.dtype == dtype and rows.shape == (M, N) and along_k.dtype == torch.float32 and along_k.shape == (EXPERTS, M, N)
+        for e, (begin, end) in enumerate(zip([0, *ends], ends)):
+            part = slice(begin, end)
+            check(rows[part], a[part].double() @ b[e].double().T)
+            columns = slice(min(begin, K), min(end, K))
+            check(along_k[e], a[:, columns].double() @ b[0][:, columns].double().T)
+
+
+def test_messages_of_the_operator():
+    (a, scale_a), (b, scale_b) = drawn(M, K), drawn(EXPERTS, N, K)
+    offs = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    known = {"a": a, "scale_inv_a": scale_a, "b": b, "scale_inv_b": scale_b, "ends": offs, "output": 1, "fast_accumulation": 0}
+    for others, message in (
+        ({"a": a.float()}, "grouped_gemm a: is neither FP8 nor of 16 bits: cast it first"),
+        ({"a": a[0]}, r"grouped_gemm a: has the shape \(112\), expected two dimensions"),
+        ({"scale_inv_a": None}, "grouped_gemm scale_inv_a: is missing: FP8 codes have one"),
+        ({"a": a.half()}, "grouped_gemm scale_inv_a: is given, but values of 16 bits have none"),
+        ({"a": a.half(), "scale_inv_a": None, "output": 2}, "a is f16 and b is e4m3fn, but grouped GEMMs multiply"),
+        ({"a": a.half(), "scale_inv_a": None, "b": b[0, 0].half()}, r"grouped_gemm b: has the shape \(112\), expected \(experts, N, K\)"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.ingot.grouped_gemm(**(known | others))

@@ -1,6 +1,6 @@
 // torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other or each expert in its own room,
 // each multiplied by the FP8 weight of its expert. Inputs in high precision are cast on the way, with the scales that
-// those of the weights ask for. torch.ops.ingot.grouped_gemm: of codes alone, along rows or along K.
+// those of the weights ask for. torch.ops.ingot.grouped_gemm: without casts, along rows or along K.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -221,14 +221,28 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   all.result<"product">() = std::move(product);
 }
 
-// Codes by rows, of two dimensions.
-Tensor codes_of(const TorchTensor& tensor, const char* what, Device device) {
-  const std::optional<Dtype> dtype = tensor.float8_dtype();
-  if (!dtype) refuse_grouped(what, "is not FP8: cast it first");
+// FP8 codes or values of 16 bits, by rows. Those of experts, (experts, N, K), are one matrix.
+Tensor operand_of(const TorchTensor& tensor, const char* what, bool of_experts, Device device) {
+  const std::optional<Dtype> float8 = tensor.float8_dtype();
+  const std::optional<Dtype> dtype = float8 ? float8 : tensor.dtype();
+  if (!dtype || *dtype == Dtype::f32) refuse_grouped(what, "is neither FP8 nor of 16 bits: cast it first");
   const Sizes sizes = tensor.sizes();
-  if (sizes.size() != 2) refuse_grouped(what, "has the shape " + words(sizes) + ", expected two dimensions");
+  if (sizes.size() != (of_experts ? 3 : 2)) {
+    refuse_grouped(
+        what, "has the shape " + words(sizes) + ", expected " + (of_experts ? "(experts, N, K)" : "two dimensions"));
+  }
   check_dense(tensor, what, device);
-  return matrix(tensor.data(), *dtype, sizes[0], sizes[1], device);
+  return matrix(tensor.data(), *dtype, of_experts ? sizes[0] * sizes[1] : sizes[0], sizes.back(), device);
+}
+
+// Those of codes; values of 16 bits have none.
+Tensor scale_inv_of(const Tensor& operand, const TorchTensor& given, const char* what, Device device) {
+  if (!is_fp8(operand.dtype)) {
+    if (given.given()) refuse_grouped(what, "is given, but values of 16 bits have none");
+    return {};
+  }
+  if (!given.given()) refuse_grouped(what, "is missing: FP8 codes have one");
+  return floats_of(given, what, device);
 }
 
 // The backend checks how many scale_inv there are, and that shapes fit each other.
@@ -238,20 +252,21 @@ void grouped_gemm(TorchArgumentsOf<kGroupedGemm>& all) {
   const TorchTensor& of_b = all.tensor<"b">();
   const std::optional<Device> device = all.tensor<"a">().device();
   if (!device) refuse_grouped("grouped_gemm a", "is neither on the CPU nor on a CUDA device");
-  const Tensor a = codes_of(all.tensor<"a">(), "grouped_gemm a", *device);
+  const Tensor a = operand_of(all.tensor<"a">(), "grouped_gemm a", false, *device);
   const ExpertEnds ends =
       ends_of(all.tensor<"ends">(), "grouped_gemm ends", all.tensor<"ends">().elements(), std::nullopt, *device);
   const bool along_k = of_b.sizes().size() == 2;
-  ScaleGranularity scale = kRowwise;
+  const bool scaled = is_fp8(a.dtype);
+  ScaleGranularity scale = scaled ? kRowwise : kTensorwise;
   GroupedGemmTensors tensors{};
   tensors.a = a;
   tensors.ends = ends;
-  tensors.scale_inv_a = floats_of(all.tensor<"scale_inv_a">(), "grouped_gemm scale_inv_a", *device);
+  tensors.scale_inv_a = scale_inv_of(a, all.tensor<"scale_inv_a">(), "grouped_gemm scale_inv_a", *device);
   std::vector<std::int64_t> sizes;
-  if (along_k) {
-    tensors.b = codes_of(of_b, "grouped_gemm b", *device);
-    tensors.scale_inv_b = floats_of(all.tensor<"scale_inv_b">(), "grouped_gemm scale_inv_b", *device);
-    sizes = {ends.experts, a.rows, tensors.b.rows};
+  if (along_k || !scaled) {
+    tensors.b = operand_of(of_b, "grouped_gemm b", !along_k, *device);
+    tensors.scale_inv_b = scale_inv_of(tensors.b, all.tensor<"scale_inv_b">(), "grouped_gemm scale_inv_b", *device);
+    sizes = along_k ? std::vector{ends.experts, a.rows, tensors.b.rows} : std::vector{a.rows, of_b.sizes()[1]};
   } else {
     const ExpertWeights weight(of_b, all.tensor<"scale_inv_b">(), {"grouped_gemm b", "grouped_gemm scale_inv_b"},
                                *device);
@@ -267,7 +282,7 @@ void grouped_gemm(TorchArgumentsOf<kGroupedGemm>& all) {
   const GroupedGemmSpec spec{.gemm = {.a = a.dtype,
                                       .b = tensors.b.dtype,
                                       .out = kOutputs[output],
-                                      .scale_a = along_k ? kRowwise : scale_of_input(scale),
+                                      .scale_a = along_k || !scaled ? scale : scale_of_input(scale),
                                       .scale_b = scale,
                                       .fast_accumulation = all.integer<"fast_accumulation">() != 0},
                              .along_k = along_k};

@@ -228,13 +228,13 @@ inline constexpr TorchSchema kGroupedLinear{
         "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor ends, int output, Tensor? input_scale_inv=None",
     .results = "Tensor product"};
 
-// Codes with their scale_inv: a (M, K) of experts' rows by b (experts, N, K), whose product is (M, N); or by b (N, K),
-// where experts have columns of both: (experts, M, N), with scale_inv for each row of each expert, (experts * M) and
-// (experts * N).
+// Codes with their scale_inv, or values of 16 bits without: a (M, K) of experts' rows by b (experts, N, K), whose
+// product is (M, N); or by b (N, K), where experts have columns of both: (experts, M, N), with scale_inv for each row
+// of each expert, (experts * M) and (experts * N).
 inline constexpr TorchSchema kGroupedGemm{
     .name = "grouped_gemm",
     .arguments =
-        "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, Tensor ends, int output, int fast_accumulation",
+        "Tensor a, Tensor? scale_inv_a, Tensor b, Tensor? scale_inv_b, Tensor ends, int output, int fast_accumulation",
     .results = "Tensor product"};
 
 // weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
