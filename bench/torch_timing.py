@@ -62,8 +62,11 @@ class Replay:
 
 
 def take_turns(replays: dict[str, Replay], rounds: int) -> dict[str, dict[str, float]]:
+    """Each round begins with another one."""
     samples: dict[str, list[float]] = {name: [] for name in replays}
-    for _ in range(rounds):
-        for name, replay in replays.items():
-            samples[name].append(replay.measure())
+    names = list(replays)
+    for turn in range(rounds):
+        for at in range(len(names)):
+            name = names[(at + turn) % len(names)]
+            samples[name].append(replays[name].measure())
     return {name: {"median": statistics.median(us), "min": min(us), "max": max(us)} for name, us in samples.items()}

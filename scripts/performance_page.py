@@ -42,6 +42,11 @@ def slower(results: Results) -> list[str]:
             ratio = case["of_copy_ceiling"] / case["target"]
             what = f"{case['case']} {case['rows']} x {case['cols']}: speed over its target"
             found.append((ratio, what, file))
+    for _, file, content in results.of("grouped_torch"):
+        for case in content["cases"]:
+            if "over_torch" in case["ways"]["ingot"]:
+                what = f"grouped GEMM {case['case']}: speed over PyTorch's"
+                found.append((case["ways"]["ingot"]["over_torch"], what, file))
     for _, file, content in results.of("eager"):
         cases = [case for case in content["cases"] if case["work"] == LAYER and "gpu_us" in case]
         us = {(case["layer"], case["size"]): case["gpu_us"]["median"] for case in cases}
@@ -113,6 +118,14 @@ SECTIONS = (
         "of all); balanced: as many rows each; zipf: the i-th expert's share is proportional to 1 / i. bf16 output; f32, + c: "
         "f32, added to c.",
         kernels.grouped_gemms,
+    ),
+    (
+        "Grouped GEMMs next to PyTorch's",
+        "`torch._grouped_mm` (bf16) and `torch._scaled_grouped_mm` (FP8, a scale for each row) and Ingot's with the same operands, "
+        "in turns in one process; experts x rows of all of them x columns of one x K (grad: along the rows, the gradients of "
+        "weights); zipf is ragged. TFLOPS are of rows without padding; where PyTorch's takes multiples of 16 only (grad row), its "
+        "experts are padded to those.",
+        kernels.grouped_gemms_in_torch,
     ),
     (
         "Mixtures of experts",

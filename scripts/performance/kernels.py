@@ -179,6 +179,31 @@ def grouped_gemms(results: Results) -> list[str]:
     return lines
 
 
+def grouped_gemms_in_torch(results: Results) -> list[str]:
+    """compare_grouped.py's: Ingot's speed over PyTorch's, and what ragged ends cost."""
+    lines = []
+    for _, file, found in results.of("grouped_torch"):
+        speeds: dict[str, dict[str, str]] = {}
+        padding: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            name, kind, ways = case["case"].rsplit(", ", 1)[0], case["kind"], case["ways"]
+            ours = ways["ingot"]
+            if "us" not in ours:
+                continue
+            theirs = f" ({ways['torch']['tflops']:.0f})" if "us" in ways["torch"] else ""
+            speeds.setdefault(name, {})[kind] = f"{ours['tflops']:.0f}, {times(ours.get('over_torch'))}{theirs}"
+            padded = [way for way in ways.values() if "ragged_takes" in way]
+            if padded:
+                padding.setdefault(name, {})[kind] = " / ".join(times(way["ragged_takes"]) for way in padded)
+        kinds = list(dict.fromkeys(case["kind"] for case in found["cases"]))
+        by_kind = lambda rows: table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
+        lines += [f"{results.noted(file, found)}; TFLOPS, times as fast as PyTorch's, and in brackets PyTorch's TFLOPS:", "", *by_kind(speeds)]
+        if padding:
+            multiples = " / ".join(str(multiple) for multiple in found["padded_to"])
+            lines += [f"The time of Ingot's with ragged ends, of its time with experts padded to multiples of {multiples}:", "", *by_kind(padding)]
+    return lines
+
+
 def weight_only_experts(results: Results) -> list[str]:
     """Rows of many experts by their weights, in one launch."""
     lines = []

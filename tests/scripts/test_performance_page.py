@@ -122,6 +122,28 @@ RESULTS = {
             {"case": "9x9x9, row", "ways": [{"chosen": True, "wrong": "row 1"}]},
         ]
     },
+    "grouped_torch_h100.json": RUN
+    | {
+        "padded_to": [16, 128],
+        "cases": [
+            {"case": f"up 8 x 9x7x5, {routing}, {kind}", "kind": kind, "ways": ways}
+            for routing, kind, ways in (
+                ("balanced", "bf16", {"torch": {**us(8.0), "tflops": 640.4}, "ingot": {**us(10.0), "tflops": 512.2, "over_torch": 0.8}}),
+                ("balanced", "row fast", {"torch": {"error": "no kernel"}, "ingot": {**us(4.0), "tflops": 1300.2}}),
+                (
+                    "zipf",
+                    "row fast",
+                    {
+                        "torch": {**us(5.0), "tflops": 1000.0},
+                        "ingot": {**us(4.0), "tflops": 1250.0, "over_torch": 1.25},
+                        "ingot, padded to 16": {"padded_to": 16, **us(5.0), "tflops": 1000.0, "ragged_takes": 0.8},
+                        "ingot, padded to 128": {"padded_to": 128, "wrong": "relative error 1"},
+                    },
+                ),
+                ("zipf", "bf16", {"torch": us(5.0), "ingot": {"wrong": "relative error 1"}}),
+            )
+        ],
+    },
     "gemm_untuned_h100.json": RUN
     | {"summary": {"near": 57, "measured": 60, "limit": 0.95, "geometric": 0.99, "worst": 0.9}},
     "compile_h100.json": RUN
@@ -283,10 +305,16 @@ LINES = (
     "| 64x32x16 | 6.0 / 4.0 (1.50) * | 8.0 / 9.0 (0.88) |",
     "| 8x8x8 | - | 3.0 |",
     "| mma | 500 | 25.0 |",
+    "| experts | bf16 | row fast |",
+    "| up 8 x 9x7x5, balanced | 512, 0.80 (640) | 1300, - |",
+    "| up 8 x 9x7x5, zipf | - | 1250, 1.25 (1000) |",
+    "The time of Ingot's with ragged ends, of its time with experts padded to multiples of 16 / 128:",
+    "| up 8 x 9x7x5, zipf | - | 0.80 |",
     "| recipe (H200 · H100) | launches | us | captured, us |",
     "| tensorwise | 6 · - | 9.0 · 23.3 | 1.2 · - |",
     "| delayed | 7 · - | 8.0 · - | 1.0 · - |",
-    "The worst 4 of 4 ratios below 1:",
+    "The worst 5 of 5 ratios below 1:",
+    "| 0.80 | grouped GEMM up 8 x 9x7x5, balanced, bf16: speed over PyTorch's | [grouped_torch_h100.json](grouped_torch_h100.json) |",
     "| 0.62 | rowwise codes 8192 x 8192: speed over its target | [cast_h100.json](cast_h100.json) |",
     f"| 0.75 | GEMM {SIZE}, blocks read: gemm_sm90 over cuBLASLt's best | [bench_gemm.json](bench_gemm.json) |",
     "| 0.90 | layer n = 2048, ingot rowwise: speed over torch.compile's bf16 | [eager_h100.json](eager_h100.json) |",
