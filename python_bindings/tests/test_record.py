@@ -26,6 +26,7 @@ FAMILIES = {
     "gemma2": {**_SMALL, "head_dim": 64},
     "phi3": {**_SMALL, "pad_token_id": 0},
     "gpt2": {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 512},
+    "qwen3_moe": {**_SMALL, "head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128},
 }
 
 
@@ -82,10 +83,26 @@ def test_a_strict_first_step(family, tmp_path):
     assert "ingot: 0 kernels compiled" in done.stderr, done.stderr[-3000:]
 
 
+@pytest.mark.nightly
+def test_a_first_step_of_experts_is_recorded(tmp_path, capsys):
+    """What test_a_strict_first_step runs on a GPU asks for nothing that a config's recording lacks."""
+    pytest.importorskip("transformers.integrations.moe")
+    import strict_first_step
+    from ingot.torch._prepare import recording_of_call
+
+    file = config(tmp_path, model_type="qwen3_moe", **FAMILIES["qwen3_moe"])
+    text = recorded(capsys, "--config", file, "--recipe", "rowwise", "--tokens", "512", "--decode", "1,8")[1]
+    steps = (lambda: strict_first_step.train(file, "rowwise", 512, "cpu"), lambda: strict_first_step.decode(file, (1, 8), "cpu"))
+    for step, least in zip(steps, (20, 8)):
+        asked = set(recording_of_call(step, "h200").splitlines())
+        assert len(asked) >= least and any("grouped_gemm" in line for line in asked)
+        assert asked - set(text.splitlines()) == set()
+
+
 def test_experts(tmp_path, capsys):
     """The products of a model's experts, by what they are in training and in decoding; none for other recipes."""
     pytest.importorskip("transformers.integrations.moe")
-    file = config(tmp_path, model_type="qwen3_moe", **_SMALL, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=96)
+    file = config(tmp_path, model_type="qwen3_moe", **{**FAMILIES["qwen3_moe"], "moe_intermediate_size": 96})
     code, text, _ = recorded(capsys, "--config", file, "--recipe", "rowwise,rowwise_folded", "--tokens", "512", "--decode", "1,8")
     assert code == 0
     lines = text.splitlines()
