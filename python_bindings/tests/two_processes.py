@@ -43,9 +43,10 @@ def settings(environment):
 
 DEVICE, WORLD = settings(os.environ)
 
-# What checks import, by the process that theirs are forked from.
+# What checks import, by the process that theirs are forked from. The first call of torch.compile() imports inductor, also for
+# another backend: a second and a half in each process.
 IMPORTED = [
-    "pytest", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp",
+    "pytest", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint", "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel", "ingot.float8", "ingot.nn", "ingot.torch",
 ]  # fmt: skip
 
