@@ -14,6 +14,7 @@ import pytest
 from conftest import in_ci
 
 torch = pytest.importorskip("torch")
+import two_processes
 
 import ingot
 import ingot.nn
@@ -454,5 +455,7 @@ print(log().decode())
 
 
 def test_without_nvtx_there_is_a_message():
-    result = in_process("import ingot.torch\nwith ingot.torch.nvtx_ranges(): pass", "none")
+    code = "import ingot.torch\nwith ingot.torch.nvtx_ranges(): pass"
+    result = two_processes.in_process(code, INGOT_CUDA_ROOT="none")
+    assert result.returncode == 1
     assert "Error: NVTX: libnvtx3interop.so or" in result.stderr

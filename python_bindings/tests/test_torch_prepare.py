@@ -9,6 +9,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
+import two_processes
 
 import ingot
 import ingot.float8 as float8
@@ -76,15 +77,8 @@ def lines(text):
 
 def asked_for(code):
     """What layers ask for on the CPU, where they really run, in a separate process."""
-    prelude = "import torch, ingot, ingot.nn, ingot.torch\nimport sys\n"
-    environment = {**os.environ, "INGOT_DEVICE": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", prelude + code + "\nprint(ingot.recording('cpu'))"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    prelude = "import torch, ingot, ingot.nn, ingot.torch\n"
+    result = two_processes.in_process(prelude + code + "\nprint(ingot.recording('cpu'))", INGOT_DEVICE="cpu")
     assert result.returncode == 0, result.stderr
     return lines(result.stdout)
 

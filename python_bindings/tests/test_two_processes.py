@@ -84,6 +84,17 @@ def test_checks_after_one_that_fails_run_in_new_processes(monkeypatch, tmp_path)
             assert str(caught.value) == message == two_processes.problem_of(check, str(tmp_path), 2)
 
 
+def test_a_program_in_a_process():
+    """What it prints, how it ends, and its environment; it finds no call of another program in Ingot's recording."""
+    code = "import os, ingot, numpy\nprint(os.environ['INGOT_A_TEST'], 'cast' in ingot.recording('cpu'))\n"
+    code += "ingot.cast(numpy.ones((4, 32), numpy.float32), 'e4m3fn', scale='row')\nprint('cast' in ingot.recording('cpu'))\n"
+    for value in ("one", "two"):
+        done = two_processes.in_process(code, INGOT_A_TEST=value, INGOT_DEVICE="cpu")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{value} False\nTrue\n", "")
+    done = two_processes.in_process("import sys\nassert sys.argv is None, 'what is wrong'")
+    assert done.returncode == 1 and done.stdout == "" and "AssertionError: what is wrong" in done.stderr
+
+
 def test_random_values_are_the_same_in_every_order():
     one = two_processes.normal(3, 4, seed=1)
     torch.manual_seed(5)

@@ -19,6 +19,8 @@ One that fails ends them, and those after it run in new ones."""
 import datetime
 import multiprocessing
 import os
+import pathlib
+import subprocess
 import tempfile
 import traceback
 import unittest.mock
@@ -116,6 +118,29 @@ def spawn(function, arguments, world=WORLD):
     multiprocessing.set_forkserver_preload(IMPORTED)
     with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
         torch.multiprocessing.start_processes(function, arguments, nprocs=world, start_method="forkserver")
+
+
+def _program(code, environment, output):
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream, name in enumerate(output, start=1):
+        with open(name, "wb") as file:
+            os.dup2(file.fileno(), stream)
+    exec(code, {"__name__": "__main__"})
+
+
+def in_process(code, **environment):
+    """Runs a program, with these variables added to the environment, in a process that has imported PyTorch and Ingot and made
+    no context, as a new interpreter in which a test looks at first calls: without the seconds of its imports, and without its
+    end, for Python's objects are not destroyed. Returns a subprocess.CompletedProcess with its texts."""
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+        output = [f"{folder}/{name}" for name in ("stdout", "stderr")]
+        arguments = code, {**os.environ, **environment}, output
+        process = multiprocessing.get_context("forkserver").Process(target=_program, args=arguments)
+        process.start()
+        process.join()
+        return subprocess.CompletedProcess(code, process.exitcode, *(pathlib.Path(name).read_text() for name in output))
 
 
 def _selected(checks, request):
