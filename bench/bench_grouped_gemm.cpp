@@ -12,12 +12,15 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "contenders.h"
+#include "expert_slots.cuh"
 #include "harness.h"
 #include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/util/error.h"
@@ -51,7 +54,21 @@ constexpr Layer kLayers[] = {{"Mixtral up", 32768, 14336, 4096, 8},     {"Mixtra
                              {"DeepSeek-V3 down", 256, 7168, 2048, 32}, {"Qwen3-235B up", 1024, 3072, 4096, 128},
                              {"unlisted", 600, 3584, 2816, 50}};
 
-enum class Routing : std::uint8_t { balanced, zipf };
+// one_hot: one expert has half of all rows; some_empty: every other one has rows; masked: each has room for twice the
+// mean, and the first has fewest of it in use.
+enum class Routing : std::uint8_t { balanced, zipf, one_hot, some_empty, masked };
+constexpr const char* kRoutings[] = {"balanced", "zipf", "one hot", "some empty", "masked"};
+
+// As the share of expert e of all rows.
+double weight_of(Routing routing, std::int64_t e, std::int64_t experts) {
+  switch (routing) {
+    case Routing::zipf: return 1.0 / static_cast<double>(e + 1);
+    case Routing::one_hot: return e == experts / 2 ? static_cast<double>(experts - 1) : 1.0;
+    case Routing::some_empty: return e % 2 == 0 ? 1.0 : 0.0;
+    case Routing::masked: return static_cast<double>(2 * e + 1);
+    default: return 1.0;
+  }
+}
 
 struct Kind {
   const char* name;
@@ -65,7 +82,8 @@ constexpr Kind kKinds[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fa
                            {"bf16", "bf16*bf16->bf16 nt"}};
 
 // Gradients of the weights. c: what they are added to has its own memory here, so that a call can be repeated.
-constexpr Kind kKindsAlongK[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fast along=k"},
+constexpr Kind kKindsAlongK[] = {{"groups", "e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128 along=k"},
+                                 {"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fast along=k"},
                                  {"row", "e4m3fn*e4m3fn->bf16 nt scale=row,row along=k"},
                                  {"tensor fast", "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast along=k"},
                                  {"row fast f32", "e4m3fn*e4m3fn->f32 nt scale=row,row fast along=k"},
@@ -82,46 +100,61 @@ struct Case {
   GroupedGemmSpec spec;
 };
 
+bool is_masked(const Case& c) { return c.routing == Routing::masked; }
+bool in_slots(const Case& c) { return c.spec.along_k && c.spec.gemm.scale_a == kRowGroups; }
+std::int64_t capacity_of(const Layer& layer) { return 2 * divided_up(layer.rows, layer.experts); }
+// Of a in memory, and of the output.
+std::int64_t rows_in_memory(const Case& c) {
+  return is_masked(c) ? c.layer.experts * capacity_of(c.layer) : c.layer.rows;
+}
+std::int64_t columns_in_memory(const Case& c) {
+  return in_slots(c) ? ExpertSlots::kRows * expert_slots(c.layer.rows, c.layer.experts) : c.layer.rows;
+}
 bool decodes(const Case& c) { return !c.spec.along_k && c.layer.rows <= kMostDecoded * c.layer.experts; }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
+  const auto add = [&](const Layer& layer, Routing routing, const Kind& kind) {
+    const auto spec = std::get<GroupedGemmSpec>(parse(fmt::format("grouped_gemm {}", kind.line)));
+    const auto [m, n, k] =
+        spec.along_k ? std::tuple{layer.n, layer.k, layer.rows} : std::tuple{layer.rows, layer.n, layer.k};
+    cases.push_back({.name = fmt::format("{}{} {} x {}x{}x{}, {}, {}", spec.along_k ? "grad " : "", layer.name,
+                                         layer.experts, m, n, k, kRoutings[static_cast<int>(routing)], kind.name),
+                     .layer = layer,
+                     .routing = routing,
+                     .spec = spec});
+  };
   for (const Layer& layer : kLayers) {
+    const bool trains = layer.rows >= kFewestTokens;
     for (const Routing routing : {Routing::balanced, Routing::zipf}) {
-      for (const Kind& kind : kKinds) {
-        cases.push_back({.name = fmt::format("{} {} x {}x{}x{}, {}, {}", layer.name, layer.experts, layer.rows, layer.n,
-                                             layer.k, routing == Routing::zipf ? "zipf" : "balanced", kind.name),
-                         .layer = layer,
-                         .routing = routing,
-                         .spec = std::get<GroupedGemmSpec>(parse(fmt::format("grouped_gemm {}", kind.line)))});
-      }
-      if (layer.rows < kFewestTokens) continue;
-      for (const Kind& kind : kKindsAlongK) {
-        cases.push_back(
-            {.name = fmt::format("grad {} {} x {}x{}x{}, {}, {}", layer.name, layer.experts, layer.n, layer.k,
-                                 layer.rows, routing == Routing::zipf ? "zipf" : "balanced", kind.name),
-             .layer = layer,
-             .routing = routing,
-             .spec = std::get<GroupedGemmSpec>(parse(fmt::format("grouped_gemm {}", kind.line)))});
-      }
+      for (const Kind& kind : kKinds) add(layer, routing, kind);
+      if (!trains) continue;
+      for (const Kind& kind : kKindsAlongK) add(layer, routing, kind);
+    }
+    for (const Routing routing : {Routing::one_hot, Routing::some_empty, Routing::masked}) {
+      if ((routing == Routing::masked) == (layer.rows > kFewestTokens)) continue;
+      for (const Kind& kind : kKinds) add(layer, routing, kind);
     }
   }
   return cases;
 }
 
-// By Zipf's law the first expert has most rows. Ends are multiples of nothing; those of columns, of 16, because GEMMs
-// one after the other read only such columns where they are stored.
-std::vector<std::int32_t> ends_of(const Layer& layer, Routing routing, bool along_k) {
-  const double multiple = along_k ? 16 : 1;
+// Ends are multiples of nothing; those of columns, of 16, because GEMMs one after the other read only such columns
+// where they are stored; those of slots are of the rows that slots are made of. Of masked experts: how many rows each
+// has.
+std::vector<std::int32_t> ends_of(const Case& c) {
+  const std::int64_t experts = c.layer.experts;
+  const double multiple = c.spec.along_k && !in_slots(c) ? 16 : 1;
   double all = 0;
-  for (std::int64_t e = 1; e <= layer.experts; ++e) all += 1.0 / static_cast<double>(e);
+  for (std::int64_t e = 0; e < experts; ++e) all += weight_of(c.routing, e, experts);
   std::vector<std::int32_t> ends;
-  double share = 0;
-  for (std::int64_t e = 1; e <= layer.experts; ++e) {
-    share += routing == Routing::zipf ? 1.0 / static_cast<double>(e) / all : 1.0 / static_cast<double>(layer.experts);
-    ends.push_back(static_cast<std::int32_t>(std::llround(share * static_cast<double>(layer.rows) / multiple) *
-                                             static_cast<std::int64_t>(multiple)));
+  double weight = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    weight += weight_of(c.routing, e, experts);
+    ends.push_back(static_cast<std::int32_t>(
+        multiple * static_cast<double>(std::llround(weight / all * static_cast<double>(c.layer.rows) / multiple))));
   }
+  if (is_masked(c)) std::adjacent_difference(ends.begin(), ends.end(), ends.begin());
   return ends;
 }
 
@@ -138,13 +171,12 @@ Tensor columns_of(Tensor part, std::int64_t begin, std::int64_t end) {
 
 constexpr std::int64_t kFew = 16;  // of an operand that is not used, or of its K
 
-// Two outputs in device memory, and where experts end. (All weights together are larger than the L2.)
+// Two outputs in device memory, and which rows experts have. (All weights together are larger than the L2.)
 class Buffers {
  public:
-  Buffers(MeasuredGpu& gpu, const Case& c)
-      : gpu_(&gpu), spec_(c.spec), layer_(c.layer), ends_(ends_of(c.layer, c.routing, c.spec.along_k)) {
+  Buffers(MeasuredGpu& gpu, const Case& c) : gpu_(&gpu), case_(c), ends_(ends_of(c)) {
     const auto elements = static_cast<std::size_t>(out_rows() * out_cols());
-    grouped_ = Buffer(gpu.backend(), elements * static_cast<std::size_t>(size_of(spec_.gemm.out)));
+    grouped_ = Buffer(gpu.backend(), elements * static_cast<std::size_t>(size_of(gemm().out)));
     apart_ = Buffer(gpu.backend(), grouped_.bytes());
     ends_on_gpu_ = Buffer(gpu.backend(), ends_.size() * sizeof(ends_[0]));
     gpu.device_api().copy_from_host(ends_on_gpu_.data(), ends_.data(), ends_on_gpu_.bytes(), gpu.stream());
@@ -159,7 +191,7 @@ class Buffers {
   // The bytes of the weights of experts that have rows.
   std::size_t weight_bytes() const {
     std::int64_t elements = 0;
-    each_expert([&](std::int64_t, std::int64_t, std::int64_t) { elements += layer_.n * layer_.k; });
+    each_expert([&](std::int64_t, std::int64_t, std::int64_t) { elements += layer().n * layer().k; });
     return static_cast<std::size_t>(elements * size_of(gemm().b));
   }
 
@@ -167,13 +199,16 @@ class Buffers {
     for (const Buffer* const out : {&grouped_, &apart_}) gpu_->fill(out->data(), 0xff, out->bytes());
   }
 
-  // Why the two outputs differ by more than their rounding; empty if they do not. Rows from all parts of them.
+  // Why the two outputs differ by more than their rounding; empty if they do not. Rows from all parts of them, that
+  // experts have.
   std::string fault() const {
     constexpr std::int64_t kChecked = 64;
+    const std::vector<std::int64_t> rows = written_rows();
     double error = 0;
     double norm = 0;
     for (std::int64_t i = 0; i < kChecked; ++i) {
-      const std::int64_t r = i == 0 ? out_rows() - 1 : i * 7919 % out_rows();
+      const auto at = static_cast<std::size_t>(i) * 7919 % rows.size();
+      const std::int64_t r = i == 0 ? rows.back() : rows[at];
       const std::vector<double> x = row(grouped_, r);
       const std::vector<double> y = row(apart_, r);
       for (std::size_t n = 0; n < x.size(); ++n) {
@@ -187,31 +222,44 @@ class Buffers {
 
  protected:
   const MeasuredGpu& gpu() const { return *gpu_; }
-  const GemmSpec& gemm() const { return spec_.gemm; }
-  const Layer& layer() const { return layer_; }
+  const GemmSpec& gemm() const { return case_.spec.gemm; }
+  const Layer& layer() const { return case_.layer; }
+  const Case& of() const { return case_; }
   Device device() const { return gpu_->backend().device(); }
   Tensor grouped_out() const { return out_of(grouped_); }
   Tensor apart_out() const { return out_of(apart_); }
   ExpertEnds ends() const {
-    return {
-        .data = static_cast<const std::int32_t*>(ends_on_gpu_.data()), .experts = layer_.experts, .device = device()};
+    return {.data = static_cast<const std::int32_t*>(ends_on_gpu_.data()),
+            .experts = layer().experts,
+            .device = device(),
+            .capacity = is_masked(case_) ? std::optional(capacity_of(layer())) : std::nullopt};
   }
-  // Calls use(expert, begin, end).
+  // Calls use(expert, begin, end) of those that have rows.
   template <class Use>
   void each_expert(const Use& use) const {
     std::int64_t begin = 0;
-    for (std::int64_t e = 0; e < layer_.experts; ++e) {
-      const std::int64_t end = ends_[static_cast<std::size_t>(e)];
+    for (std::int64_t e = 0; e < layer().experts; ++e) {
+      if (is_masked(case_)) begin = e * capacity_of(layer());
+      const std::int64_t end = ends_[static_cast<std::size_t>(e)] + (is_masked(case_) ? begin : 0);
       if (begin != end) use(e, begin, end);
       begin = end;
     }
   }
 
  private:
-  std::int64_t out_rows() const { return spec_.along_k ? layer_.experts * layer_.n : layer_.rows; }
-  std::int64_t out_cols() const { return spec_.along_k ? layer_.k : layer_.n; }
+  std::int64_t out_rows() const { return case_.spec.along_k ? layer().experts * layer().n : rows_in_memory(case_); }
+  std::int64_t out_cols() const { return case_.spec.along_k ? layer().k : layer().n; }
   Tensor out_of(const Buffer& memory) const {
-    return matrix(memory.data(), spec_.gemm.out, out_rows(), out_cols(), device());
+    return matrix(memory.data(), gemm().out, out_rows(), out_cols(), device());
+  }
+
+  std::vector<std::int64_t> written_rows() const {
+    std::vector<std::int64_t> rows;
+    each_expert([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
+      if (case_.spec.along_k) std::tie(begin, end) = std::pair{e * layer().n, (e + 1) * layer().n};
+      for (std::int64_t r = begin; r < end; ++r) rows.push_back(r);
+    });
+    return rows;
   }
 
   std::vector<double> row(const Buffer& memory, std::int64_t r) const {
@@ -236,8 +284,7 @@ class Buffers {
   }
 
   MeasuredGpu* gpu_;
-  GroupedGemmSpec spec_;
-  Layer layer_;
+  Case case_;
   std::vector<std::int32_t> ends_;
   Buffer grouped_, apart_, ends_on_gpu_;
 };
@@ -247,7 +294,7 @@ class RowBuffers : public Buffers {
  public:
   RowBuffers(MeasuredGpu& gpu, RandomData& random, const Case& c) : Buffers(gpu, c) {
     const Layer& l = layer();
-    a_ = make_gemm_data(random, {gemm(), {.m = l.rows, .n = kFew, .k = l.k}}, 1);
+    a_ = make_gemm_data(random, {gemm(), {.m = rows_in_memory(c), .n = kFew, .k = l.k}}, 1);
     b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.experts * l.n, .k = l.k}}, 1000);
     place_scale_inv_b(gpu);
   }
@@ -295,13 +342,16 @@ class RowBuffers : public Buffers {
   Tensor scale_inv_b_;
 };
 
-// a: grad_output's transpose; b: the input's. What is added is zeros.
+// a: grad_output's transpose; b: the input's. What is added is zeros. Slots are filled beyond their experts' rows too,
+// where a cast writes zeros: the GEMMs one after the other read the same.
 class ColumnBuffers : public Buffers {
  public:
   ColumnBuffers(MeasuredGpu& gpu, RandomData& random, const Case& c) : Buffers(gpu, c) {
     const Layer& l = layer();
-    a_ = make_gemm_data(random, {gemm(), {.m = l.n, .n = kFew, .k = l.rows}}, 1);
-    b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.k, .k = l.rows}}, 1000);
+    const std::int64_t k = columns_in_memory(c);
+    a_ = make_gemm_data(random, {gemm(), {.m = l.n, .n = kFew, .k = k}}, 1);
+    b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.k, .k = k}}, 1000);
+    if (in_slots(c)) return;
     scale_a_ = make_gemm_data(random, {gemm(), {.m = l.experts * l.n, .n = kFew, .k = kFew}}, 2000);
     scale_b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.experts * l.k, .k = kFew}}, 3000);
     if (!gemm().epilogue.c) return;
@@ -314,8 +364,8 @@ class ColumnBuffers : public Buffers {
     return {.a = a_.tensors.a,
             .b = b_.tensors.b,
             .ends = ends(),
-            .scale_inv_a = scale_a_.tensors.scale_inv_a,
-            .scale_inv_b = scale_b_.tensors.scale_inv_b,
+            .scale_inv_a = scale_inv(a_, scale_a_),
+            .scale_inv_b = scale_inv(b_, scale_b_),
             .out = grouped_out(),
             .c = added()};
   }
@@ -324,11 +374,18 @@ class ColumnBuffers : public Buffers {
     std::vector<GemmTensors> all;
     each_expert([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
       const auto [m, n] = std::pair{layer().n, layer().k};
+      const std::int64_t slot = ExpertSlots::first(begin, e);
+      const std::int64_t last = slot + ExpertSlots::of_rows(end - begin);
+      if (in_slots(of())) std::tie(begin, end) = std::pair{slot * ExpertSlots::kRows, last * ExpertSlots::kRows};
       GemmTensors t{.a = columns_of(a_.tensors.a, begin, end),
                     .b = columns_of(b_.tensors.b, begin, end),
-                    .scale_inv_a = scale_a_.tensors.scale_inv_a,
-                    .scale_inv_b = scale_b_.tensors.scale_inv_b,
+                    .scale_inv_a = scale_inv(a_, scale_a_),
+                    .scale_inv_b = scale_inv(b_, scale_b_),
                     .out = rows_of(apart_out(), e * m, (e + 1) * m)};
+      if (in_slots(of())) {
+        t.scale_inv_a = rows_of(t.scale_inv_a, slot, last);
+        t.scale_inv_b = rows_of(t.scale_inv_b, slot, last);
+      }
       if (gemm().scale_a == kRowwise) t.scale_inv_a = columns_of(t.scale_inv_a, e * m, (e + 1) * m);
       if (gemm().scale_b == kRowwise) t.scale_inv_b = columns_of(t.scale_inv_b, e * n, (e + 1) * n);
       if (gemm().epilogue.c) t.c = rows_of(added(), e * m, (e + 1) * m);
@@ -338,6 +395,11 @@ class ColumnBuffers : public Buffers {
   }
 
  private:
+  const Tensor& scale_inv(const GemmData& codes, const GemmData& of_experts) const {
+    const GemmTensors& from = (in_slots(of()) ? codes : of_experts).tensors;
+    return &codes == &a_ ? from.scale_inv_a : from.scale_inv_b;
+  }
+
   Tensor added() const {
     if (!gemm().epilogue.c) return {};
     const Tensor out = grouped_out();
@@ -356,8 +418,8 @@ std::unique_ptr<Buffers> make_buffers(MeasuredGpu& gpu, RandomData& random, cons
 // Of one expert, with the lines of all experts.
 MatmulSize size_of_gemm(const Case& c) {
   const Layer& l = c.layer;
-  if (c.spec.along_k) return {.m = l.n, .n = l.k, .k = l.rows};
-  return {.m = l.rows, .n = l.n, .k = l.k};
+  if (c.spec.along_k) return {.m = l.n, .n = l.k, .k = columns_in_memory(c)};
+  return {.m = rows_in_memory(c), .n = l.n, .k = l.k};
 }
 
 struct Contender {
