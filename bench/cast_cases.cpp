@@ -7,12 +7,14 @@
 #include <utility>
 #include <variant>
 
+#include "expert_slots.cuh"
 #include "mx_operation.h"
 #include "norm_operation.h"
 
 namespace ingot::bench {
 namespace {
 
+constexpr std::int64_t kExperts = 8;  // that the rows of casts for experts belong to
 constexpr std::array<std::int64_t, 3> kSizes{4096, 8192, 16384};
 // One target per size; nullopt where no target is set.
 using Targets = std::array<std::optional<double>, kSizes.size()>;
@@ -24,6 +26,24 @@ struct Work {
   Targets targets;
   std::function<Operation(std::int64_t rows, std::int64_t cols)> operation;
 };
+
+RowIndex row_index(const Tensor& index) {
+  return {.data = static_cast<const std::int32_t*>(index.data), .rows = index.cols, .device = index.device};
+}
+
+std::array<Tensor, kMaxPointwiseInputs> inputs_of(const Tensors& tensors) {
+  return {tensors["inputs[0]"], tensors["inputs[1]"], tensors["inputs[2]"], tensors["inputs[3]"]};
+}
+
+void add_input(Operation& operation, std::int64_t number, const PointwiseInput& input, Dtype dtype, std::int64_t rows,
+               std::int64_t cols) {
+  Operand operand{.name = fmt::format("inputs[{}]", number), .dtype = dtype, .rows = 1, .cols = cols};
+  if (input.kind == PointwiseInput::Kind::matrix) operand.rows = rows;
+  if (input.kind == PointwiseInput::Kind::row) operand.cols = rows;
+  const bool in_f32 = input.kind == PointwiseInput::Kind::row || input.kind == PointwiseInput::Kind::column_f32;
+  if (in_f32) operand.dtype = Dtype::f32;
+  operation.operands.push_back(std::move(operand));
+}
 
 Work cast_work(const std::string& name, const std::string& line, Traffic traffic, Targets targets) {
   const auto spec = std::get<CastSpec>(parse(line));
@@ -61,6 +81,60 @@ Work mx_work(const std::string& name, const std::string& line, Traffic traffic) 
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return mx_operation(spec, rows, cols); }};
 }
 
+// Sums the rows of tokens, `chosen` of each, all in disorder.
+Work combine_work(const std::string& name, const std::string& line, std::int64_t chosen, Traffic traffic) {
+  using Role = Operand::Role;
+  const auto spec = std::get<CombineSpec>(parse(line));
+  const auto operation = [=](std::int64_t tokens, std::int64_t cols) {
+    const std::int64_t rows = tokens * chosen;
+    return Operation{
+        .operands = {{.name = "input", .role = Role::input, .dtype = spec.in, .rows = rows, .cols = cols},
+                     {.name = "index", .dtype = Dtype::f32, .rows = 1, .cols = rows, .permutation = true},
+                     {.name = "output", .role = Role::output, .dtype = spec.in, .rows = tokens, .cols = cols}},
+        .call = [spec](Backend& backend, const Tensors& tensors, Stream& stream) {
+          backend.combine(
+              spec, {.input = tensors["input"], .index = row_index(tensors["index"]), .output = tensors["output"]},
+              stream);
+        }};
+  };
+  return {.name = name, .spec = print(spec), .traffic = std::move(traffic), .targets = {}, .operation = operation};
+}
+
+// Of an activation, with the sums of rows that are the gradients of tokens' weights, and with maxima those that a cast
+// of both outputs takes.
+Work gradients_work(const std::string& name, const std::string& line, Traffic traffic) {
+  using Role = Operand::Role;
+  const auto spec = std::get<ElementwiseSpec>(parse(line));
+  const auto operation = [spec](std::int64_t rows, std::int64_t cols) {
+    Operation made{.operands = {{.name = "input", .dtype = spec.in, .rows = rows, .cols = cols}}, .call = {}};
+    std::int64_t count = 0;
+    for (const PointwiseInput* const input : ElementwiseInputs(spec).all()) {
+      add_input(made, count++, *input, spec.in, rows, cols);
+    }
+    const auto add = [&](const std::string& output, Dtype dtype, std::int64_t r, std::int64_t c) {
+      made.operands.push_back({.name = output, .role = Role::output, .dtype = dtype, .rows = r, .cols = c});
+    };
+    add("output", spec.in, rows, cols);
+    add("second", spec.in, rows, cols);
+    add("sums", Dtype::f32, 1, rows);
+    if (spec.maxima) add("row_amax", Dtype::f32, 1, rows);
+    if (spec.maxima) add("column_amax", Dtype::f32, 1, 2 * cols);
+    made.call = [spec](Backend& backend, const Tensors& tensors, Stream& stream) {
+      backend.elementwise(spec,
+                          {.input = tensors["input"],
+                           .inputs = inputs_of(tensors),
+                           .output = tensors["output"],
+                           .second = tensors["second"],
+                           .sums = tensors["sums"],
+                           .row_amax = tensors["row_amax"],
+                           .column_amax = tensors["column_amax"]},
+                          stream);
+    };
+    return made;
+  };
+  return {.name = name, .spec = print(spec), .traffic = std::move(traffic), .targets = {}, .operation = operation};
+}
+
 // A scale that depends on elements still to come needs two reads of the input. A row fits into registers between the
 // two reads, and a group or a block into its tile, so these need one. Transposed codes are written in tiles that hold
 // parts of many rows, so there even a row's scale needs both reads.
@@ -68,6 +142,10 @@ std::vector<Work> all_work() {
   constexpr auto kNone = std::nullopt;
   // The forward pass computes x * sigmoid(x); `grad` flows back through it.
   const std::string d_silu = print_word(backward(parse_pointwise("silu(x)"), "x"));
+  const std::string swiglu = "x*sigmoid(x)*up*router[row]";
+  const std::string gradients =
+      "of=grad*((sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x))))*up*router[row]) second=grad*(x*sigmoid(x)*router[row]) "
+      "row_sum=grad*(x*sigmoid(x)*up)";
   const Work groups = cast_work("1x128 groups codes", "cast bf16->e4m3fn scale=1x128 out=codes",
                                 {.reads = {2}, .writes = {1}}, {kNone, 0.92, kNone});
   const Work both_groups =
@@ -131,6 +209,23 @@ std::vector<Work> all_work() {
                 {.reads = {2}, .writes = {1}}, {kNone, 0.90, kNone}),
       cast_work("gathered row+column codes+transposed", "cast bf16->e4m3fn scale=row+col out=codes,transposed gathered",
                 {.reads = {2, 2}, .writes = {1, 1}}, {kNone, kNone, kNone}),
+      // What a mixture of experts runs besides; a row of the input is that of a token for one of its experts.
+      cast_work("experts gathered 1x128 codes, 128x1 slots",
+                "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered experts",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
+      cast_work("experts swiglu 1x128 codes, 128x1 slots",
+                "cast bf16->e4m3fn of=" + swiglu + " scale=1x128+128x1 out=codes,transposed experts",
+                {.reads = {2, 2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
+      cast_work("experts 1x128 codes, 128x1 slots", "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed experts",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
+      cast_work("experts swiglu row+column codes+transposed",
+                "cast bf16->e4m3fn of=" + swiglu + " scale=row+col out=codes,transposed",
+                {.reads = {2, 2, 2, 2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
+      gradients_work("experts swiglu gradients", "elementwise bf16 " + gradients,
+                     {.reads = {2, 2, 2}, .writes = {2, 2}}),
+      gradients_work("experts swiglu gradients, maxima", "elementwise bf16 " + gradients + " maxima",
+                     {.reads = {2, 2, 2}, .writes = {2, 2}}),
+      combine_work("experts combination of 2", "combine bf16", 2, {.reads = {2, 2}, .writes = {2}}),
       mx_work("mx e4m3fn", "quantize_mx bf16->e4m3fn", {.reads = {2}, .writes = {1}}),
   };
 }
@@ -207,21 +302,21 @@ std::vector<CastCase> cast_cases() {
 }
 
 CastTensors cast_tensors(const Tensors& tensors) {
-  const Tensor index = tensors["row_index"];
-  return {
-      .input = tensors["input"],
-      .row_index = {.data = static_cast<const std::int32_t*>(index.data), .rows = index.cols, .device = index.device},
-      .codes = tensors["codes"],
-      .transposed = tensors["transposed"],
-      .scale_inv = tensors["scale_inv"],
-      .transposed_scale_inv = tensors["transposed_scale_inv"],
-      .scales = tensors["scales"],
-      .amax = tensors["amax"],
-      .transposed_scales = tensors["transposed_scales"],
-      .transposed_amax = tensors["transposed_amax"],
-      .inputs = {tensors["inputs[0]"], tensors["inputs[1]"], tensors["inputs[2]"], tensors["inputs[3]"]},
-      .result = tensors["result"],
-      .sum = tensors["sum"]};
+  const Tensor ends = tensors["ends"];
+  return {.input = tensors["input"],
+          .row_index = row_index(tensors["row_index"]),
+          .ends = {.data = static_cast<const std::int32_t*>(ends.data), .experts = ends.cols, .device = ends.device},
+          .codes = tensors["codes"],
+          .transposed = tensors["transposed"],
+          .scale_inv = tensors["scale_inv"],
+          .transposed_scale_inv = tensors["transposed_scale_inv"],
+          .scales = tensors["scales"],
+          .amax = tensors["amax"],
+          .transposed_scales = tensors["transposed_scales"],
+          .transposed_amax = tensors["transposed_amax"],
+          .inputs = inputs_of(tensors),
+          .result = tensors["result"],
+          .sum = tensors["sum"]};
 }
 
 Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool scale_inv_by_group) {
@@ -230,10 +325,10 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
   const auto add = [&](const std::string& name, Role role, Dtype dtype, std::int64_t r, std::int64_t c) {
     operation.operands.push_back({.name = name, .role = role, .dtype = dtype, .rows = r, .cols = c});
   };
-  const auto add_scales = [&](const std::string& prefix, ScaleGranularity granularity) {
-    const std::int64_t count = scale_count(granularity, rows, cols);
+  const auto add_scales = [&](const std::string& prefix, ScaleGranularity granularity, std::int64_t of_rows) {
+    const std::int64_t count = scale_count(granularity, of_rows, cols);
     if (scale_inv_by_group && granularity == kRowGroups) {
-      add(prefix + "scale_inv", Role::output, Dtype::f32, scale_count(granularity, 1, cols), rows);
+      add(prefix + "scale_inv", Role::output, Dtype::f32, scale_count(granularity, 1, cols), of_rows);
     } else {
       add(prefix + "scale_inv", Role::output, Dtype::f32, 1, count);
     }
@@ -248,22 +343,21 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
     add("row_index", Role::input, Dtype::f32, 1, rows);
     operation.operands.back().permutation = true;
   }
-  const auto inputs = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const std::string name = "inputs[" + std::to_string(i) + "]";
-    switch (inputs[i].kind) {
-      case PointwiseInput::Kind::matrix: add(name, Role::input, spec.in, rows, cols); break;
-      case PointwiseInput::Kind::column: add(name, Role::input, spec.in, 1, cols); break;
-      case PointwiseInput::Kind::column_f32: add(name, Role::input, Dtype::f32, 1, cols); break;
-      case PointwiseInput::Kind::row: add(name, Role::input, Dtype::f32, 1, rows); break;
-    }
+  if (spec.experts) {
+    add("ends", Role::input, Dtype::f32, 1, kExperts);
+    operation.operands.back().ends_of = rows;
   }
+  std::int64_t count = 0;
+  for (const PointwiseInput& input : spec.pointwise.inputs()) add_input(operation, count++, input, spec.in, rows, cols);
   if (spec.codes) add("codes", Role::output, spec.out, rows, cols);
-  if (spec.transposed) add("transposed", Role::output, spec.out, cols, rows);
+  const std::int64_t lines = in_slots(spec) ? ExpertSlots::kRows * expert_slots(rows, kExperts) : rows;
+  if (spec.transposed) add("transposed", Role::output, spec.out, cols, lines);
+  if (in_slots(spec)) operation.operands.back().value = 0.0F;  // slots that are nobody's are not written
   if (spec.result) add("result", Role::output, spec.in, rows, cols);
   if (spec.sum) add("sum", Role::output, *spec.sum, 1, cols);
-  add_scales("", spec.scale);
-  if (spec.transposed_scale) add_scales("transposed_", *spec.transposed_scale);
+  add_scales("", spec.scale, rows);
+  if (spec.transposed_scale) add_scales("transposed_", *spec.transposed_scale, lines);
+  if (in_slots(spec)) operation.operands.back().value = 0.0F;
   operation.call = [spec](Backend& backend, const Tensors& tensors, Stream& stream) {
     backend.cast(spec, cast_tensors(tensors), stream);
   };
