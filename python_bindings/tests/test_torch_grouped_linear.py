@@ -247,6 +247,30 @@ def test_codes_of_a_dispatcher_with_rows_of_tokens(device):
     assert found.isfinite().all() and (found - exact).norm() <= 0.04 * exact.norm()
 
 
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_codes_of_a_dispatcher_with_rows_of_experts(multiple, device):
+    """HybridEP's layout after its permutation: rows of codes and of scales, each expert's after the other's and padded to a
+    multiple, with how many each has. What the padding holds reaches no other row."""
+    _, codes, scale_inv = operands("blocks", device)
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.tensor([0, 15, 3, 16, 1, 9])
+    padded = (counts + multiple - 1) // multiple * multiple
+    ends, rows = padded.cumsum(0), int(padded.sum())
+    given, scales = torch.randn(rows, K, generator=generator).to(E4M3), torch.rand(rows, 3, generator=generator) + 0.5
+    is_row = torch.cat([torch.arange(each) < count for each, count in zip(padded.tolist(), counts)])
+    given = torch.where(is_row[:, None], given.float(), torch.nan).to(E4M3)
+    scales[~is_row] = torch.nan
+    found = grouped_linear(
+        given.to(device), codes, scale_inv, padded.to(device).cumsum(0, dtype=torch.int32), input_scale_inv=scales.to(device)
+    )
+    values = given.double() * scales.double().repeat_interleave(128, 1)[:, :K]
+    weights = codes.double().cpu() * spread(scale_inv, codes.shape)
+    assert found.shape == (rows, N) and is_row.sum() == counts.sum()
+    for e, (end, size, count) in enumerate(zip(ends.tolist(), padded.tolist(), counts.tolist())):
+        check(found[end - size : end], values[end - size : end] @ weights[e].T, count)
+
+
 def test_compiled_counted_and_checked():
     x, codes, scale_inv = operands("blocks")
     at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
