@@ -18,6 +18,9 @@ import torch.distributed as dist
 from ingot.torch import LinearOptions, experts_mlp
 
 
+MOST = 512  # experts of a rank
+
+
 class Exchange(torch.autograd.Function):
     """Rows to other ranks: sends[r] to rank r, receives[r] from it; their gradients the other way."""
 
@@ -33,6 +36,18 @@ class Exchange(torch.autograd.Function):
         return Exchange.apply(grad, *ctx.back), None, None, None
 
 
+def check_ranks(experts: List[int], without: List[int]) -> None:
+    """Of each rank the number of experts that it was called with, and of choices that are no expert: all ranks raise the same."""
+    ranks, number = len(experts), experts[0]
+    if any(each != number for each in experts):
+        raise ValueError(f"experts: are {experts} on {ranks} ranks: give all of them the same number")
+    if number % ranks != 0 or number // ranks > MOST:
+        raise ValueError(f"experts: are {number}, which {ranks} ranks do not divide evenly, into at most {MOST} each")
+    wrong = [rank for rank, count in enumerate(without) if count]
+    if wrong:
+        raise ValueError(f"index: each must be an expert, from 0 to {number - 1}, and some of ranks {wrong} are not")
+
+
 def expert_parallel(
     hidden: torch.Tensor,
     index: torch.Tensor,
@@ -42,24 +57,25 @@ def expert_parallel(
     group: Optional[Any] = None,
 ) -> torch.Tensor:
     """The sum of a token's experts, (tokens, H), in hidden's dtype. index and router_weights: (tokens, chosen); a rank may have no
-    tokens. experts: of all ranks, each of which has as many. of_rank(rows, expert): this rank's experts, of rows (M, H) that belong
+    tokens. experts: of all ranks, each of which has as many: all give the same number. of_rank(rows, expert): this rank's experts, of rows (M, H) that belong
     to expert (M,), from 0 on."""
     ranks = dist.get_world_size(group)
-    if experts % ranks != 0:
-        raise ValueError(f"experts: are {experts}, which {ranks} ranks do not divide evenly")
-    local, chosen = experts // ranks, index.shape[1]
+    local, chosen = min(experts // ranks, MOST), index.shape[1]
     by_expert = index.reshape(-1).argsort(stable=True)
     of_each = torch.bincount(index.reshape(-1) + 1, minlength=experts + 1)  # first those of -1
-    counts = of_each[1 : experts + 1].view(ranks, local)
-    theirs = torch.empty_like(counts)  # what each rank sends to this one, by expert
-    dist.all_to_all_single(theirs, counts.contiguous(), group=group)
-    *sizes, without = torch.cat([counts.sum(1), theirs.sum(1), of_each[:1]]).tolist()  # the host waits here alone
-    if without or of_each.numel() > experts + 1:
-        raise ValueError(f"index: each must be an expert, from 0 to {experts - 1}, and some are not")
-    sends, receives = sizes[:ranks], sizes[ranks:]
+    counts = of_each[1 : ranks * local + 1].view(ranks, local)
+    # As wide for any number of experts, and exchanged before anything is refused: ranks that disagree all learn of it here.
+    sent = torch.nn.functional.pad(counts, (2, MOST - local))
+    sent[:, 0], sent[:, 1] = experts, of_each[0] + of_each[experts + 1 :].sum()
+    found = torch.empty_like(sent)
+    dist.all_to_all_single(found, sent, group=group)
+    theirs = found[:, 2 : 2 + local]  # what each rank sends to this one, by expert
+    sizes = torch.stack([counts.sum(1), theirs.sum(1), found[:, 0], found[:, 1]])
+    sends, receives, numbers, without = sizes.tolist()  # the host waits here alone
+    check_ranks(numbers, without)
     rows = Exchange.apply(hidden[by_expert // chosen], sends, receives, group)
     # They come by ranks, and by experts from each rank.
-    expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.view(-1), output_size=rows.shape[0])
+    expert = torch.arange(local, device=rows.device).repeat(ranks).repeat_interleave(theirs.reshape(-1), output_size=rows.shape[0])
     mine = Exchange.apply(of_rank(rows, expert), receives, sends, group)
     of_tokens = torch.empty_like(mine).index_copy(0, by_expert, mine).view(*index.shape, mine.shape[1])
     return (of_tokens * router_weights[..., None]).sum(1).to(hidden.dtype)

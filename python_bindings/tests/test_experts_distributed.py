@@ -92,14 +92,25 @@ def check_expert_parallel(rank):
 
     halves = float8_experts(*(part.detach().bfloat16() for part in parts), OPTIONS)
     assert expert_parallel(own.detach().bfloat16(), index[mine], weights[mine].float(), EXPERTS, halves).dtype == torch.bfloat16
+    # What one rank alone has wrong, all are told: none waits for another.
+    of_index = f"index: each must be an expert, from 0 to {EXPERTS - 1}, and some of ranks "
+    mixed = index.clone()
+    mixed[2, 0] = -1 if rank else 1
+    numbers = [EXPERTS + WORLD * each for each in range(WORLD)]
+    uneven = [EXPERTS + each for each in range(WORLD)]
     for wrong, experts, message in (
-        (index.clone().fill_(-1), EXPERTS, f"index: each must be an expert, from 0 to {EXPERTS - 1}, and some are not"),
-        (index.clone().fill_(EXPERTS), EXPERTS, f"index: each must be an expert, from 0 to {EXPERTS - 1}, and some are not"),
-        (index, EXPERTS + 1, f"experts: are {EXPERTS + 1}, which {WORLD} ranks do not divide evenly"),
+        (index.clone().fill_(-1), EXPERTS, f"{of_index}{list(range(WORLD))} are not"),
+        (index.clone().fill_(EXPERTS), EXPERTS, f"{of_index}{list(range(WORLD))} are not"),
+        (mixed, EXPERTS, f"{of_index}{list(range(1, WORLD))} are not"),
+        (index, EXPERTS + 1, f"experts: are {EXPERTS + 1}, which {WORLD} ranks do not divide evenly, into at most 512 each"),
+        (index, numbers[rank], f"experts: are {numbers} on {WORLD} ranks: give all of them the same number"),
+        (index, uneven[rank], f"experts: are {uneven} on {WORLD} ranks: give all of them the same number"),
     ):
         with pytest.raises(ValueError) as raised:
             expert_parallel(x, wrong, weights, experts, float8_experts(*parts, OPTIONS))
         assert str(raised.value) == message
+    again = expert_parallel(x[mine], index[mine], weights[mine], EXPERTS, float8_experts(*parts, OPTIONS))
+    assert torch.equal(again, found)
 
 
 def check_saved_experts(rank):
