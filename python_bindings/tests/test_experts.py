@@ -17,7 +17,7 @@ from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
 from gathered_models import said
-from ingot.torch import _prepare
+from ingot.torch import _checked_index, _prepare
 from ingot.torch._model_weights import float8_experts, is_stack, other_weights
 from ingot.torch._prepare import recording_of, recording_of_call
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -90,6 +90,25 @@ def test_experts_of_other_ranks_and_none_at_all():
     alone = module(hidden[:1], index[:1, :1], weights[:1, :1])
     torch.testing.assert_close(found[:1], alone)
     assert module(hidden[:0], index[:0], weights[:0]).shape == (0, 64)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("convert", [experts.quantize_experts_, experts.convert_experts_])
+def test_the_checking_mode_knows_experts_of_other_ranks(convert, monkeypatch):
+    """A module that has all experts of its config refuses a number of none; of one that has a part, these are other ranks'."""
+    whole = model_of("Qwen3Moe").model.layers[0].mlp.experts
+    part = copy.deepcopy(whole)
+    for name in ("gate_up_proj", "down_proj"):
+        setattr(part, name, torch.nn.Parameter(getattr(whole, name).detach()[:4].clone()))
+    hidden, weights, index = torch.randn(2, 64), torch.rand(2, 2), torch.tensor([[0, 3], [6, 2]])
+    for module in (whole, part):
+        convert(module)
+    found = part(hidden, index.clamp(max=4), weights)
+    monkeypatch.setattr(_checked_index, "_of_process", lambda: True)
+    assert torch.equal(part(hidden, index.clamp(max=4), weights), found)
+    with pytest.raises(LinearError, match='^experts ".*" top_k_index: says that token 1 has expert 6, but there are 6 experts: give 0 to 5'):
+        whole(hidden, index, weights)
+    assert whole(hidden, index.clamp(max=5), weights).isfinite().all()
 
 
 @pytest.mark.parametrize("name, count", [("Qwen3Moe", "num_experts"), ("GptOss", "num_local_experts")])

@@ -18,6 +18,7 @@ BOOST_AUTO_TEST_CASE(errors_name_the_expert_or_the_row) {
   Stream stream(*backend);
   ExpertChecksCase of(*backend, stream);
   BOOST_TEST(of.gathered_cast({0, 9, 1}) == "");  // unspecified values, and nothing outside is read
+  BOOST_TEST(of.combine({0, 48, 1, -1}) == "");
   backend->device_api().set_checks_experts(true);
   BOOST_TEST(of.grouped_gemm({0, 16, 48}) == "");
   check_contains(of.grouped_gemm({16, 9, 48}), {"grouped_gemm ends: say that expert 1 ends at row 9"});
@@ -33,6 +34,20 @@ BOOST_AUTO_TEST_CASE(errors_name_the_expert_or_the_row) {
                  {"column_sum ends: say that expert 2 ends at row 5, but the sum has 4 rows"});
   BOOST_TEST(of.column_sum({0, 1, 3}, {0, 8, 1}) ==
              "column_sum row_index: says that row 1 is row 8 of the input, which has 8");
+  BOOST_TEST(of.experts_cast({0, 16, 48}) == "");
+  check_contains(of.experts_cast({16, 9, 48}), {"cast ends: say that expert 1 ends at row 9"});
+  check_contains(of.experts_cast({16, 20, 49}),
+                 {"cast ends: say that expert 2 ends at row 49, but the cast has 48 rows"});
+  BOOST_TEST(of.dequant_matmul({0, 16, 48}) == "");
+  check_contains(of.dequant_matmul({16, 9, 48}), {"dequant_matmul ends: say that expert 1 ends at row 9"});
+  check_contains(of.dequant_matmul({16, 20, 49}), {"dequant_matmul ends: say that expert 2 ends at row 49"});
+  check_contains(of.dequant_matmul({16, 17, 3}, true), {"dequant_matmul counts: say that expert 1 has 17 rows"});
+  check_contains(of.dequant_matmul({16, -1, 3}, true), {"dequant_matmul counts: say that expert 1 has -1 rows"});
+  BOOST_TEST(of.combine({0, -1, 47, 0}) == "");
+  BOOST_TEST(
+      of.combine({0, 1, -1, 48}) ==
+      "combine index: says that row 1 of the output sums row 48 of the input, which has 48: one below 0 counts as "
+      "none");
   BOOST_TEST(of.gathered_cast({0, 1, -1}) == "cast row_index: says that row 2 is row -1 of the input, which has 8");
 }
 

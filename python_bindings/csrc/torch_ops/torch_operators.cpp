@@ -96,6 +96,8 @@ std::int64_t tokens_of(const TorchTensor& tensor) {
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
+  // INGOT_CHECK_EXPERTS, for the indices that Python turns into those of rows.
+  module.def("torch_checks_experts", [] { return ContextOptions::from_environment().check_experts; });
   module.def("torch_stream_count", [] { return shared_context(Device{}).torch_streams().count(); });
   // The addresses of the blocks of a stream's allocator on the CPU.
   module.def(

@@ -29,6 +29,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from .. import _core
 from ..nn import ExpertScales
 from ..nn._scale_buffers import computing_device
+from ..torch._checked_index import checked_index
 from ..torch._checks import check_recipe_of_experts, check_sizes_of_experts
 from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
@@ -273,15 +274,19 @@ def _refuse_divided(module: torch.nn.Module, name: str) -> None:
 
 def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' experts function: hidden_states (tokens, hidden), of each token its experts and their weights (tokens, k). An
-    index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
+    index from the number of experts on, as expert parallelism has them of other ranks, counts as none. Only where a module has all of
+    its experts is one wrong, if INGOT_CHECK_EXPERTS asks."""
 
     experts = self.down_proj.shape[0]
-    has_all = torch.is_grad_enabled() and has_all_experts(self, experts)
+    has_all = has_all_experts(self, experts)
+    options = getattr(self, "ingot_options", _DEFAULT)
+    if has_all:
+        top_k_index = checked_index(top_k_index, experts, options)
+    has_all = has_all and torch.is_grad_enabled()
     activation = _activation_of(self)
     fused = _fused_activation(self, getattr(self, "ingot_is_clamped", False))
     if fused is not None:
         weights, biases = _operands_of_mlp(self)
-        options = getattr(self, "ingot_options", _DEFAULT)
         fast_math = getattr(self, "ingot_fast_math", False)
         delayed = _delayed_scales(self, hidden_states)
         return mlp_of_rows(hidden_states, top_k_index, top_k_weights, *weights, options, fast_math, has_all, biases, fused, delayed)

@@ -7,6 +7,7 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
+from ._checked_index import checked_index
 from ._checks import SubjectOfExperts, check_bias_of_experts, check_dense, is_transformed, layer_error, refuse, refuse_transforms
 from ._errors import LinearError
 from ._experts_mlp import Rows, run_experts_mlp, stacked
@@ -215,8 +216,9 @@ def experts_mlp(
     down_bias[e]), where gate and up are the halves of hidden_states @ gate_up[e].T + gate_up_bias[e] and e is top_k_index[:, k].
 
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
-    torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts,
-    2 * intermediate, hidden), the rows of gate before those of up; down_weight: (experts, hidden, intermediate). Returns
+    torch.topk() gives them, and the router's weights; an index that no expert has counts as none, or with INGOT_CHECK_EXPERTS=1 is
+    an error unless it is below 0. gate_up_weight: (experts, 2 * intermediate, hidden), the rows of gate before those of up;
+    down_weight: (experts, hidden, intermediate). Returns
     (tokens, hidden) in the dtype of hidden_states, under autocast too. options: the recipe, "tensorwise", "delayed", "rowwise" or
     "blockwise", keep_weight_codes, fast_gradients, and the name, whose layers are `<name>.gate_up` and `<name>.down`. fast_math: the
     activation uses the GPU's own exp, of which bfloat16 keeps all bits but rarely the last; on the CPU neither of the two fast
@@ -258,5 +260,6 @@ def experts_mlp(
     check_bias_of_experts("experts_mlp", "down_bias", down_bias, down_weight)
     if not isinstance(activation, str) or "up" not in activation:
         raise LinearError(f"experts_mlp activation: is {activation!r}, expected an expression of x and up, such as {SWIGLU!r}")
+    top_k_index = checked_index(top_k_index, experts, options)
     operands = hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight
     return mlp_of_rows(*operands, options, fast_math, True, (gate_up_bias, down_bias), activation, delayed)

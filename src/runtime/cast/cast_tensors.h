@@ -173,7 +173,8 @@ struct ColumnSumTensors {
 
 // output[tokens, cols] and input[rows, cols], both of spec.in. index: int32[tokens * k], k for each token, which name
 // rows of the input: any of them, any number of times. One below 0 or from `rows` on counts as nothing, so that a token
-// may have fewer rows than k, or none: then its output is 0.
+// may have fewer rows than k, or none: then its output is 0. ContextOptions::check_experts refuses those from `rows`
+// on.
 struct CombineTensors {
   Tensor input;
   RowIndex index;

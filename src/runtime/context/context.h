@@ -51,8 +51,8 @@ struct INGOT_API ContextOptions {
   // INGOT_CHECK_MEMORY=1: layers look, at a high price, for memory that changed between forward and backward or was
   // freed (docs/stateless_layers.md).
   bool check_memory = false;
-  // INGOT_CHECK_EXPERTS=1: which rows experts have, and which rows are gathered, is read from the device before each
-  // call and refused where it is out of bounds (docs/gemm.md). Each such call waits for its stream.
+  // INGOT_CHECK_EXPERTS=1: which rows experts have, and which rows are gathered and summed, is read from the device
+  // before each call and refused where it is out of bounds (docs/gemm.md). Each such call waits for its stream.
   bool check_experts = false;
   bool report = false;  // INGOT_STATS=1: a line on stderr when the context ends (print(ContextStats))
   std::function<void(const std::string&)> warn{};  // default: one line on stderr; called from any thread

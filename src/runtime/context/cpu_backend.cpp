@@ -74,6 +74,7 @@ class CpuBackend final : public Backend {
   }
 
   void combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cpu::combine);
   }
 

@@ -81,6 +81,7 @@ class CudaBackend final : public Backend {
   }
 
   void combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cuda::combine);
   }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
@@ -78,6 +79,21 @@ void check_experts(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, D
   check_expert_values(readable);
   if (!tensors.row_index) return;
   check_index("column_sum row_index", *tensors.row_index, tensors.input.rows, device_api, stream);
+}
+
+void check_experts(const CombineSpec& spec, const CombineTensors& tensors, DeviceApi& device_api, Stream& stream) {
+  if (!device_api.checks_experts()) return;
+  check(spec, tensors, device_api.device());
+  const char* const what = "combine index";
+  const auto values = on_host(what, tensors.index.data, tensors.index.rows, device_api, stream);
+  const std::int64_t rows = tensors.input.rows;
+  const auto wrong = std::ranges::find_if(values, [rows](std::int32_t named) { return named >= rows; });
+  if (wrong == values.end()) return;
+  const std::int64_t choices = tensors.index.rows / tensors.output.rows;
+  throw Error(ErrorCode::invalid_argument, what,
+              fmt::format("says that row {} of the output sums row {} of the input, which has {}: one below 0 counts "
+                          "as none",
+                          (wrong - values.begin()) / choices, *wrong, rows));
 }
 
 }  // namespace ingot

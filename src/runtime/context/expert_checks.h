@@ -5,6 +5,7 @@
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/cast/column_sum_spec.h"
+#include "ingot/codegen/cast/combine_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
@@ -22,5 +23,7 @@ void check_experts(const DequantMatmulSpec& spec, const DequantMatmulTensors& te
                    Stream& stream);
 void check_experts(const CastSpec& spec, const CastTensors& tensors, DeviceApi& device_api, Stream& stream);
 void check_experts(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, DeviceApi& device_api, Stream& stream);
+// An index below 0 names no row, as of a token whose expert another rank has; one above the input's rows is refused.
+void check_experts(const CombineSpec& spec, const CombineTensors& tensors, DeviceApi& device_api, Stream& stream);
 
 }  // namespace ingot
