@@ -195,6 +195,21 @@ def test_nothing_and_master_weights():
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("keep", [None, False, True])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_weights_without_elements(recipe, keep):
+    for n, k in ((0, 0), (N, 0), (0, K)):
+        x, weight = torch.randn(TOKENS, k, requires_grad=True), torch.randn(EXPERTS, n, k, requires_grad=True)
+        bias = torch.randn(EXPERTS, n, requires_grad=True)
+        options = LinearOptions(recipe, "moe", keep_weight_codes=keep)
+        y = grouped_linear(x, weight, ends=ends_on("cpu"), options=options, bias=bias)
+        y.backward(torch.ones_like(y))
+        of_rows = torch.repeat_interleave(torch.tensor([0, 3, 0, 37, 1, 49]))
+        expected = bias.detach().bfloat16().float()[of_rows] if k == 0 else torch.zeros(TOKENS, 0)
+        assert torch.equal(y, expected) and not x.grad.any() and weight.grad.shape == weight.shape
+        assert torch.equal(bias.grad, torch.bincount(of_rows, minlength=EXPERTS)[:, None].expand(EXPERTS, n).to(bias.grad))
+
+
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_biases(recipe, device):

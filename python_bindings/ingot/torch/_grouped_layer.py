@@ -182,7 +182,9 @@ def run_grouped_layer(
     main_grad = main_grad_of_experts(weight, subject)
     # Codes for a backward that does not come are not made.
     needs_codes = torch.is_grad_enabled() and input.requires_grad
-    again = not needs_codes or is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, needs_codes)
+    again = not needs_codes or is_gathered(weight)
+    # Codes of no elements are kept: no operation makes transposed ones of them.
+    again = again or (weight.numel() > 0 and casts_weight_again(options.keep_weight_codes, input, needs_codes))
     trains = torch.is_grad_enabled() and weight.requires_grad
     rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "", bias is not None)
     if torch.compiler.is_compiling():
