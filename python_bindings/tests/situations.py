@@ -22,9 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ingot import Error, float8
 from ingot.nn import (
     ExpertScales,
+    ExpertsMlp,
     Float8Linear,
     FrozenFloat8Linear,
     GatedMlp,
+    GroupedLinear,
     LayerNormLinear,
     Mlp,
     RMSNormLinear,
@@ -141,6 +143,50 @@ def _experts(state, x):
     return total.view(x.shape)
 
 
+class RoutedMlp(Experts):
+    """The same by a module, whose biases and weights have the module's names."""
+
+    def __init__(self, n_in, n_out, dtype, device, name, recipe):
+        torch.nn.Module.__init__(self)
+        self.moe = ExpertsMlp(3, n_in, n_out, dtype=dtype, device=device, layer_name=name, recipe=recipe)
+
+    def forward(self, x):
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        weights = rows.new_tensor([0.75, 0.5]).expand(rows.shape[0], 2)
+        return self.moe(rows, self.routed(rows.shape[0], x.device), weights).view(x.shape)
+
+
+def _routed_mlp(state, x):
+    return _experts({"gate_up": state["moe.gate_up_proj"], "down": state["moe.down_proj"]}, x)
+
+
+class SortedRows(torch.nn.Module):
+    """Rows that are sorted by expert: of the first, none of the second, and the rest of the third."""
+
+    def __init__(self, n_in, n_out, dtype, device, name, recipe):
+        super().__init__()
+        self.rows = GroupedLinear(3, n_in, n_out, True, device, dtype, layer_name=name, recipe=recipe)
+
+    def forward(self, x):
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        ends = torch.tensor([rows.shape[0] // 3] * 2 + [rows.shape[0]], dtype=torch.int32, device=x.device)
+        return self.rows(rows, ends).view(*x.shape[:-1], self.rows.out_features)
+
+
+def _sorted_rows(state, x):
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    first = rows.shape[0] // 3
+    parts = [F.linear(each, state["rows.weight"][e], state["rows.bias"][e]) for e, each in ((0, rows[:first]), (2, rows[first:]))]
+    return torch.cat(parts).view(*x.shape[:-1], -1)
+
+
+def _module_of_experts(kind, formula, recipe):
+    def make(n_in=IN, n_out=OUT, dtype=torch.bfloat16, device=None, name="case"):
+        return kind(n_in, n_out, dtype, device, name, recipe)
+
+    return Kind(make, formula, delayed=recipe == "delayed", package="experts", without=_OF_LAYERS)
+
+
 def _of_experts(n_in=IN, n_out=OUT, dtype=torch.bfloat16, device=None, name="case"):
     return Experts(n_in, n_out, dtype, device, name)
 
@@ -155,6 +201,7 @@ def _quantized(kind, **options):
     return Kind(make, _frozen, trains=False)
 
 
+_OF_LAYERS = "autocast_with_f32_weights", "exported", "prepared", "optimizer_made_before", "flops_counted", "unclear_inputs"
 _RECIPES = float8.Float8LinearConfig.from_recipe_name
 _STATE = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
 _DELAYED = float8.Float8LinearConfig(
@@ -183,10 +230,9 @@ KINDS = {
     "GatedMlp of parts": Kind(_gated_of_parts, _parts),
     "SharedInputLinears": _shared("rowwise"),
     "SharedInputLinears delayed": _shared("delayed"),
-    "experts delayed": Kind(
-        _of_experts, _experts, delayed=True, package="experts",
-        without=("autocast_with_f32_weights", "exported", "prepared", "optimizer_made_before", "flops_counted", "unclear_inputs"),
-    ),  # fmt: skip
+    "experts delayed": Kind(_of_experts, _experts, delayed=True, package="experts", without=_OF_LAYERS),
+    "ExpertsMlp rowwise": _module_of_experts(RoutedMlp, _routed_mlp, "rowwise"),
+    "GroupedLinear delayed": _module_of_experts(SortedRows, _sorted_rows, "delayed"),
     "float8 tensorwise": _torchao(float8.Float8LinearConfig()),
     "float8 rowwise": _torchao(_RECIPES("rowwise")),
     "float8 rowwise_with_gw_hp": _torchao(_RECIPES("rowwise_with_gw_hp")),

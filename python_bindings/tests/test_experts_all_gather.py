@@ -19,7 +19,7 @@ from two_processes import DEVICE, WORLD, normal
 
 import ingot
 from ingot.integrations.grouped_experts import convert_grouped_experts_
-from ingot.nn import float8_all_gather, precompute_float8_all_gather
+from ingot.nn import ExpertsMlp, GroupedLinear, float8_all_gather, precompute_float8_all_gather
 from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._gathered_weight import GatheredWeight
 
@@ -376,6 +376,41 @@ def check_grouped_experts(rank):
     assert not Titan("rowwise").check(rank)
 
 
+class OfModules(nn.Module):
+    def __init__(self, experts, recipe):
+        super().__init__()
+        self.moe = ExpertsMlp(experts, HIDDEN, INTERMEDIATE, True, recipe=recipe)
+        self.rows = GroupedLinear(experts, HIDDEN, HIDDEN, True, recipe=recipe)
+        for at, each in enumerate(self.parameters()):
+            each.data = normal(*each.shape, seed=at) / 6
+
+    def forward(self, x):
+        index = torch.arange(x.shape[0] * CHOSEN, device=DEVICE).view(-1, CHOSEN) % self.moe.experts
+        x = x + self.moe(x, index, torch.full(index.shape, 0.5, device=DEVICE))
+        ends = (torch.arange(self.rows.experts, device=DEVICE, dtype=torch.int32) + 1) * x.shape[0] // self.rows.experts
+        return x + self.rows(x, ends)
+
+
+class Modules(Case):
+    def made(self, gathers):
+        net = nn.Sequential(*(OfModules(self.experts, self.recipe) for _ in range(2)))
+        names = [f"{at}.{name}" for at in (0, 1) for name in ("moe.gate_up_proj", "moe.down_proj", "rows.weight")]
+        if gathers:
+            assert float8_all_gather(net) == (() if self.recipe == "delayed" else tuple(names))
+        return net
+
+
+def check_modules(rank):
+    """Delayed scales are gathered in 16 bits, which the log says."""
+    assert not Modules("rowwise").check(rank)
+    assert not Modules("blockwise", compiled=True).check(rank, expected_of=Modules("blockwise"))
+    lines = Modules("delayed", precompute=False).check(rank)
+    why = "FSDP gathers its weight in high precision: each of its experts has a delayed scale, and FP8 gathers know one for a whole weight"
+    assert lines == [
+        f'experts "{at}.{name}": {why}' for at in (0, 1) for name in ("moe.gate_up_proj", "moe.down_proj", "rows.weight")
+    ]
+
+
 class Language(Case):
     """A model of transformers, whose linear layers stay as they are; experts: the name of its kind."""
 
@@ -422,6 +457,7 @@ CHECKS = [
     check_tensor_parallelism_of_experts,
     check_other_numbers_of_experts,
     check_grouped_experts,
+    check_modules,
     check_experts_under_fsdp1,
 ]
 ALL_CASES = [check_all_bits, check_all_compiled, check_transformers]

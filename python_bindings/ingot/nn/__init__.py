@@ -10,6 +10,7 @@ from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
 from ._convert import ConvertReport, convert, restore
 from ._delayed import sync_amax_history
 from ._expert_scales import ExpertScales
+from ._experts import ExpertsMlp, GroupedLinear
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp, Mlp
@@ -23,6 +24,7 @@ __all__ = [
     "CheckpointReport",
     "ConvertReport",
     "ExpertScales",
+    "ExpertsMlp",
     "Float8ColwiseParallel",
     "Float8Linear",
     "Float8RowwiseParallel",
@@ -30,6 +32,7 @@ __all__ = [
     "FrozenFloat8Config",
     "FrozenFloat8Linear",
     "GatedMlp",
+    "GroupedLinear",
     "LayerNormLinear",
     "MXWeightOnlyConfig",
     "Mlp",

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from ..torch._checks import check_recipe_of_experts, refuse
 from ..torch._gathered_weight import Casts
 from ..torch._layers import ingot_layers, name_layers
-from ..torch._model_weights import ExpertsWeight, users_of_parameters, weights_of_experts
+from ..torch._model_weights import ExpertsWeight, is_experts_layer, users_of_parameters, weights_of_experts
 from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
 from ..torch._other_gathers import EXPERTS
@@ -57,7 +57,7 @@ class _Weight(NamedTuple):
 def _weights(model: torch.nn.Module, experts: Optional[Experts]) -> Iterator[_Weight]:
     """Those of the model's layers and of its experts, a tied one once for each."""
     for _, layer in ingot_layers(model):
-        casts = _CASTS.get(getattr(getattr(layer, "options", None), "recipe", ""))
+        casts = None if is_experts_layer(layer) else _CASTS.get(getattr(getattr(layer, "options", None), "recipe", ""))
         for name, weight in layer.named_weights() if casts is not None else ():
             if isinstance(weight, torch.nn.Parameter) and weight.dtype in HIGH_PRECISION:
                 yield _Weight(name, weight, casts, layer)
@@ -101,7 +101,7 @@ def float8_all_gather(
     module shares which is no layer of Ingot, and blocks that a rank's rows would cut ("blockwise": a multiple of 128 rows a
     rank). Layers with "high_precision" are left alone.
 
-    Experts are those of convert_experts_() and convert_grouped_experts_(). Of modules of your own, experts(name, parameter)
+    Experts are those of GroupedLinear and ExpertsMlp, of convert_experts_() and of convert_grouped_experts_(). Of modules of your own, experts(name, parameter)
     returns the recipe of a parameter (experts, N, K) that their forward gives to experts_mlp() or grouped_linear(), the one that
     its options say, and None of any other. FSDP shards experts whole, so nothing is reduced; a stack that is sharded otherwise,
     or stored as (experts, K, N), is gathered in high precision, which is logged once.

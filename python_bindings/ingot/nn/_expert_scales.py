@@ -14,6 +14,13 @@ from ._scale_buffers import has_scale
 _OPERANDS = 3  # input, weight, grad_output
 
 
+def check_counts(subject: str, **counts: int) -> None:
+    """Raises LinearError for what is no number from 1 on."""
+    for what, count in counts.items():
+        if type(count) is not int or count < 1:
+            refuse(subject, f"{what}: is {count!r}, expected a number, 1 or more")
+
+
 class _Options(NamedTuple):
     name: str
     recipe: str = "delayed"
@@ -61,9 +68,7 @@ class ExpertScales(KeepsScales):
     ) -> None:
         super().__init__()
         self.options = _Options(name)
-        for what, count in (("experts", experts), ("layers", layers)):
-            if type(count) is not int or count < 1:
-                refuse(self.options.subject, f"{what}: is {count!r}, expected a number, 1 or more")
+        check_counts(self.options.subject, experts=experts, layers=layers)
         self.experts = experts
         self._device = torch.get_default_device() if device is None else torch.device(device)
         self._keep_scales(self.options.subject, history_length, layers)

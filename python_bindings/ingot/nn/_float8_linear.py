@@ -11,11 +11,10 @@ from ..torch import DelayedScales, LinearOptions, NormLinearOptions, linear, nor
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import activation_of, check_replaceable, in_place_of
-from ..torch._operators import HIGH_PRECISION
 from ._activations import activated
 from ._delayed import KeepsScales
 from ._divided import Division, slots_of, values_of
-from ._parts import NamedLayer
+from ._parts import NamedLayer, check_dtype_of_parameters
 
 _Options = Union[LinearOptions, NormLinearOptions]
 
@@ -59,11 +58,7 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         fast_math: bool = False,
     ) -> None:
         options = _options(recipe, layer_name, activation, fast_math)
-        if dtype is not None and dtype not in HIGH_PRECISION:
-            raise LinearError(
-                f'Float8Linear "{layer_name}" dtype: is {dtype}, expected float32, float16 or bfloat16, from which its GEMMs '
-                "cast"
-            )
+        check_dtype_of_parameters(f'Float8Linear "{layer_name}"', dtype)
         super().__init__(in_features, out_features, bias, device, dtype)
         self._use(options, history_length)
 

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from ..torch import NormOptions
 from ..torch._checks import refuse
 from ..torch._modules import IngotLayer, check_replaceable, held
+from ..torch._operators import HIGH_PRECISION
 
 NormModule = torch.nn.Module  # a LayerNorm or RMSNorm, or another library's that computes the same
 
@@ -41,6 +42,12 @@ class NamedLayer(KeepsWeightCodes):
     @layer_name.setter
     def layer_name(self, name: str) -> None:
         self.options = dataclasses.replace(self.options, name=name)
+
+
+def check_dtype_of_parameters(subject: str, dtype: Optional[torch.dtype]) -> None:
+    """Of a module that casts them. None: the default dtype."""
+    if dtype is not None and dtype not in HIGH_PRECISION:
+        refuse(subject, f"dtype: is {dtype}, expected float32, float16 or bfloat16, from which its GEMMs cast")
 
 
 class LinearParameters(torch.nn.Module):

@@ -33,7 +33,7 @@ def linear_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module
         if isinstance(module, torch.nn.Linear):
             if module not in seen:
                 yield name, module, module
-        elif is_ingot_layer(module):
+        elif is_ingot_layer(module) and not is_experts_layer(module):
             if isinstance(getattr(module, "out_features", None), int):
                 yield name, module, module
             for key, child in module.named_children():
@@ -54,7 +54,7 @@ def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
                 parameter, torch.nn.parameter.UninitializedParameter
             ):
                 continue
-            if parameter.dim() == 3 and _has_float8_experts(module):
+            if is_experts_layer(module) or (parameter.dim() == 3 and _has_float8_experts(module)):
                 continue
             if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.element_size() < 2:
                 continue
@@ -71,10 +71,15 @@ def is_stack(module: torch.nn.Module) -> bool:
     return hasattr(module, "is_transposed") and hasattr(module, "has_gate") and isinstance(down, torch.Tensor) and down.dim() == 3
 
 
+def is_experts_layer(module: torch.nn.Module) -> bool:
+    """Is it a GroupedLinear or ExpertsMlp of ingot.nn?"""
+    return is_ingot_layer(module) and isinstance(getattr(module, "experts", None), int)
+
+
 def _has_float8_experts(module: torch.nn.Module) -> bool:
     """Are its experts FP8? Those of transformers run as their config says, whoever has set it."""
     if not is_stack(module):
-        return hasattr(module, "ingot_options")
+        return hasattr(module, "ingot_options") or is_experts_layer(module)
     if hasattr(module, "down_proj_scale_inv"):
         return True
     return getattr(getattr(module, "config", None), "_experts_implementation", None) == "ingot"
@@ -97,17 +102,20 @@ class ExpertsWeight(NamedTuple):
     is_transposed: bool = False
 
 
-_OF_STACKS, _OF_GROUPED = ("gate_up_proj", "up_proj", "down_proj"), ("w1", "w2", "w3")
+_OF_STACKS = "gate_up_proj", "up_proj", "down_proj"
+_OF_MODULES = "w1", "w2", "w3", "gate_up_proj", "down_proj", "weight"  # of GroupedExperts and of ingot.nn
 
 
 def weights_of_experts(model: torch.nn.Module) -> Iterator[ExpertsWeight]:
-    """Those of a model's modules that convert_experts_() or convert_grouped_experts_() has converted, a tied one once for each."""
+    """Those of a model's modules of ingot.nn, and that convert_experts_() or convert_grouped_experts_() has converted, a tied one once
+    for each."""
     for path, module in model.named_modules():
-        if not _has_float8_experts(module) or is_ingot_layer(module):
+        if not _has_float8_experts(module):
             continue
-        recipe = getattr(getattr(module, "ingot_options", None), "recipe", "rowwise")  # of a config that was set by name
+        options = getattr(module, "options" if is_experts_layer(module) else "ingot_options", None)
+        recipe = getattr(options, "recipe", "rowwise")  # of a config that was set by name
         transposed = is_stack(module) and bool(module.is_transposed)
-        for key in _OF_STACKS if is_stack(module) else _OF_GROUPED:
+        for key in _OF_STACKS if is_stack(module) else _OF_MODULES:
             weight = module._parameters.get(key)
             if weight is not None:
                 yield ExpertsWeight(f"{path}.{key}" if path else key, weight, recipe, module, transposed)

@@ -14,7 +14,7 @@ from .. import _core
 # What stands in the place of names in a plan's texts.
 PLACEHOLDERS: tuple[str, ...] = _core.torch_placeholders
 # Names that a layer has when it was given none.
-UNNAMED = ("", "linear", "mlp", "norm_linear", "Float8Linear")
+UNNAMED = ("", "linear", "mlp", "norm_linear", "Float8Linear", "experts")
 
 _LAYERS: weakref.WeakSet = weakref.WeakSet()
 _found: dict[int, tuple] = {}  # by the address of a weight: a reference to its layer, and the weight's place in it

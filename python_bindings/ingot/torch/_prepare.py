@@ -15,6 +15,7 @@ from .._context import context_for
 from .._text import counted
 from ._errors import LinearError
 from ._layers import context_name, gpu_of, ingot_layers, name_layers
+from ._model_weights import is_experts_layer
 from ._operators import HIGH_PRECISION
 from ._progress import progress as bar
 
@@ -55,6 +56,8 @@ def checked_tokens(who: str, tokens: Tokens) -> Tuple[int, ...]:
 
 def _reason_to_leave_out(layer: torch.nn.Module) -> str:
     """Why Ingot's operators do not compute this layer, or ""."""
+    if is_experts_layer(layer):
+        return "how many rows its experts have is the router's to say: a recording of a run has its kernels"
     if not isinstance(getattr(layer, "in_features", None), int):
         return f"a {type(layer).__name__} does not say how many features its input has"
     if any([getattr(part, "_division", None) is not None for part in (layer, *layer._modules.values())]):
