@@ -118,7 +118,8 @@ def make_operands(torch: Any, case: Case, kind: Kind, counts: list[int], device:
     values = lambda *shape: random_operand(torch, kind, shape, device)
     e, n, k, ends = case.experts, case.n, case.k, ends_of(torch, counts, device)
     if kind.along_k:
-        return Operands(values(n, case.rows), values(k, case.rows), scales(e * n), scales(e * k), ends)
+        columns = math.ceil(case.rows / 16) * 16  # row strides of 16 bytes; the last ones are no expert's
+        return Operands(values(n, columns), values(k, columns), scales(e * n), scales(e * k), ends)
     return Operands(values(case.rows, k), values(e, n, k), scales(case.rows), scales(e, n), ends)
 
 
@@ -137,7 +138,7 @@ def pad(torch: Any, x: Operands, kind: Kind, counts: list[int], multiple: int) -
         shape[dim] = sum(wider)
         bits = {1: torch.uint8, 2: torch.int16, 4: torch.float32}[operand.element_size()]
         found = torch.zeros(shape, dtype=operand.dtype, device=operand.device)
-        found.view(bits).index_copy_(dim, at, operand.view(bits))
+        found.view(bits).index_copy_(dim, at, operand.view(bits).narrow(dim, 0, sum(counts)))
         return found
 
     ends = ends_of(torch, wider, x.a.device)
@@ -222,7 +223,8 @@ def prepare(torch: Any, case: Case, kind: Kind, way: Way, graph_us: float, strea
     for kept in replay.kept:
         kept.fill_(math.nan)
     replay.graph.replay()
-    return replay, next(filter(None, (fault(torch, case, kind, way.operands, kept) for kept in (replay.kept[0], replay.kept[-1]))), "")
+    wrong = [fault(torch, case, kind, way.operands, kept) for kept in (replay.kept[0], replay.kept[-1])]
+    return replay, next(filter(None, wrong), "")
 
 
 def measure(torch: Any, case: Case, routing: str, kind: Kind, options: argparse.Namespace, stream: Any) -> dict[str, Any]:
