@@ -150,6 +150,12 @@ BOOST_AUTO_TEST_CASE(wrong_ends_are_told) {
              "dequant_matmul x: is bf16[9, 40] on cpu; its rows must be those of 3 experts with room for 2 each");
   BOOST_TEST(message([](auto& t) { t.ends = {}; }) ==
              "dequant_matmul ends: are of 0 experts, but there must be 1 to 512");
+  BOOST_TEST(message([](auto& t) { t.ends.device = {.type = DeviceType::cuda, .index = 0}; }) ==
+             "dequant_matmul ends: are on cuda:0; this backend works on cpu: copy them there");
+  BOOST_TEST(message([](auto& t) {
+               t.ends.capacity = 3;
+               t.ends.device = {.type = DeviceType::cuda, .index = 0};
+             }) == "dequant_matmul counts: are on cuda:0; this backend works on cpu: copy them there");
   BOOST_TEST(message([](auto& t) { t.ends.experts = 513; }) ==
              "dequant_matmul ends: are of 513 experts, but there must be 1 to 512");
   BOOST_TEST(message([](auto&) {}, {.experts = false}) ==
