@@ -69,4 +69,23 @@ BOOST_AUTO_TEST_CASE(a_slice_is_the_call_for_its_tokens) {
   }
 }
 
+// From one expert's weight and scale_inv to the next one's, past 2^32 bytes.
+BOOST_AUTO_TEST_CASE(experts_are_apart_by_64_bits) {
+  constexpr std::int64_t kN = 131072, kK = 65536;
+  const auto apart = [](WeightLayout layout) {
+    const DequantMatmulTensors tensors{
+        .x = matrix(nullptr, Dtype::bf16, 4, kK, {}),
+        .weight = layout == WeightLayout::row_major
+                      ? matrix(nullptr, Dtype::e4m3fn, 2 * kN, kK, {})
+                      : vector(nullptr, Dtype::u8, 2 * packed_weight_bytes(Dtype::e4m3fn, kN, kK), {}),
+        .scale_inv = {},
+        .out = matrix(nullptr, Dtype::bf16, 4, kN, {}),
+        .ends = {.data = nullptr, .experts = 2}};
+    return expert_params({.scale = kRowGroups32, .layout = layout, .experts = true}, tensors);
+  };
+  BOOST_TEST(apart(WeightLayout::row_major).weight_bytes == std::uint64_t{kN} * kK);
+  BOOST_TEST(apart(WeightLayout::packed).weight_bytes == std::uint64_t{kN} * kK + 4 * kN);
+  BOOST_TEST(apart(WeightLayout::packed).factor_bytes == std::uint64_t{kN} * kK / 32 * 4);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

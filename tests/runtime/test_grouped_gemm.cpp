@@ -1,12 +1,15 @@
 // The CPU reference of grouped GEMMs against float64, and every refusal of their tensors, by its message.
+#include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "support/function_ref.h"
 #include "support/grouped_along_k_case.h"
@@ -455,6 +458,40 @@ BOOST_AUTO_TEST_CASE(a_gpus_ends_are_not_read) {
     t.ends.device = gpu;
   };
   BOOST_TEST(message(move, gpu, {9, 2, 100}) == "nothing was thrown");
+}
+
+// The kernel counts rows of all experts' b, and of all outputs along K, in 32 bits; bytes it does not. Addresses are
+// never read.
+BOOST_AUTO_TEST_CASE(rows_beyond_32_bits_are_told) {
+  DryRun dry(gpu_named("h200"));
+  Stream stream(dry.backend());
+  const Device gpu = dry.backend().device();
+  const auto place = [&](int terabytes, Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    return matrix(std::bit_cast<void*>(static_cast<std::uintptr_t>(terabytes) << 40U), dtype, rows, cols, gpu);
+  };
+  const auto told = [&](std::int64_t experts, std::int64_t rows, bool along_k) {
+    const ExpertEnds ends{
+        .data = static_cast<const std::int32_t*>(place(1, Dtype::u8, 1, 1).data), .experts = experts, .device = gpu};
+    GroupedGemmTensors tensors{
+        .a = place(2, Dtype::e4m3fn, along_k ? rows : 16, 64),
+        .b = place(3, Dtype::e4m3fn, along_k ? 16 : experts * rows, 64),
+        .ends = ends,
+        .scale_inv_a = place(4, Dtype::f32, 1, 1),
+        .scale_inv_b = place(5, Dtype::f32, 1, along_k ? 1 : experts),
+        .out = along_k ? place(6, Dtype::f32, experts * rows, 16) : place(6, Dtype::f32, 16, rows)};
+    const std::string line = "e4m3fn*e4m3fn->f32 nt scale=tensor,tensor fast";
+    const auto error =
+        refused([&] { dry.backend().grouped_gemm(spec_of(along_k ? line + " along=k" : line), tensors, stream); });
+    return error.threw ? error.message : "nothing was thrown";
+  };
+  constexpr std::int64_t kRows = 1 << 22;
+  for (const bool along_k : {false, true}) {
+    BOOST_TEST(told(511, kRows, along_k) == "nothing was thrown");
+    const std::string beyond = told(512, kRows, along_k);
+    BOOST_TEST(
+        beyond.ends_with(": kernel sm90 takes sizes below 2^31 and as many tiles; grouped GEMMs have no other kernel"),
+        beyond);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -172,6 +172,11 @@ BOOST_AUTO_TEST_CASE(grids_are_whole_clusters_of_all_experts_tiles) {
   static_assert(sm90_along_k_blocks(kSingle, 300, 200, 3, 132) == 18);
   static_assert(sm90_along_k_blocks(kPair, 300, 200, 3, 132) == 24);
   static_assert(sm90_along_k_blocks(kPair, 4096, 4096, 8, 131) == 130);
+  // 2^31 columns or so, and outputs of 2^31 rows together.
+  static_assert(Sm90Stretch<128>(0x7ffffc80, 0x7ffffdff).steps() == 3 &&
+                Sm90Stretch<128>(0x7ffffc80, 0x7ffffdff).to(2) == 127);
+  static_assert(sm90_along_k_tiles(kSingle, 1U << 22, 128) * 511 == 511U << 15 &&
+                sm90_along_k_blocks(kSingle, 1U << 22, 128, 511, 132) == 132);
 }
 
 // What is added to the block's memory has its own place, and barriers are at multiples of their size.

@@ -3,12 +3,15 @@
 // decrease or leave the matrix, and counts beyond a capacity, give no row to two experts and none outside.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <boost/test/unit_test.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "dequant/dequant_experts.cuh"
 #include "gemm/gemm_sm90_experts.cuh"
 #include "tests/support/random.h"
 
@@ -165,6 +168,32 @@ BOOST_AUTO_TEST_CASE(grids_are_whole_clusters_of_the_tiles_that_there_may_be) {
   // 2^31 rows or so.
   static_assert(sm90_grouped_blocks(kSmall, 0x7ffffe00, 64, 512, 132) == 132);
   static_assert(sm90_expert_box(kPairN) == 48 && sm90_expert_box(kSmall) == 16);
+}
+
+// Near the most rows, where sums of 32 bits with a sign would be below 0.
+BOOST_AUTO_TEST_CASE(rows_up_to_2_to_the_31) {
+  constexpr u32 kMost = 0x7ffffdffU;  // as the host takes them
+  for (const u32 capacity : {0U, kMost / 2}) {
+    const i32 last = capacity == 0 ? static_cast<i32>(kMost) : static_cast<i32>(capacity);
+    const u32 rows = capacity == 0 ? kMost : 2 * capacity;
+    const Table made = Table::of<kPairM>({capacity == 0 ? last - 1000 : 5, last}, rows, 192, capacity);
+    const u32 first = capacity == 0 ? rows - 1000 : capacity;
+    BOOST_TEST(made.table.first_row(1) == first);
+    BOOST_TEST(made.table.row_ends[1] == rows);
+    const u32 tile = made.table.tiles() - 1;
+    BOOST_TEST(made.table.expert_of(tile, 0) == 1);
+    const Sm90TileIndex at = sm90_first_of_tile<kPairM>(made.table, tile, 1, 192, 0);
+    BOOST_TEST(at.m == first + (rows - first - 1) / 256 * 256);
+  }
+}
+
+// The weight and scale_inv of an expert, in bytes, past 2^32.
+BOOST_AUTO_TEST_CASE(decoded_weights_past_2_to_the_32) {
+  std::byte memory{};
+  constexpr u64 kBytes = (u64{1} << 31U) + 3;
+  const void* const of_last = operand_of_expert<true>(&memory, kBytes, {.index = 511});
+  BOOST_TEST(std::bit_cast<std::uintptr_t>(of_last) - std::bit_cast<std::uintptr_t>(&memory) == 511 * kBytes);
+  BOOST_TEST(operand_of_expert<false>(&memory, kBytes, {.index = 511}) == &memory);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
