@@ -336,7 +336,7 @@ def check_other_numbers_of_experts(rank):
             fully_shard(part)
         with pytest.raises(LinearError) as raised:
             precompute_float8_all_gather(net) if gathers else net(normal(TOKENS, HIDDEN, seed=0))
-        sizes = f"{2 * INTERMEDIATE}, {HIDDEN}] float32 cast to float8_e4m3fn by row and col"
+        sizes = f"{2 * INTERMEDIATE}, {HIDDEN}] float32 cast to float8_e4m3fn by row and col with powers of two as scales"
         assert str(raised.value) == (
             f'the ranks hold different weights to gather in FP8: rank 0 has 2 and rank 1 has 2; number 0 is "0.gate_up" [4, {sizes} on '
             f'rank 0 and "0.gate_up" [6, {sizes} on rank 1: convert the same layers on every rank'

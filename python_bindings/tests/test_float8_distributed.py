@@ -239,7 +239,7 @@ def check_written_weights(rank):
 
 
 def check_ranks_that_disagree(rank):
-    """Every rank gets an error where they hold other weights to gather."""
+    """Every rank gets an error where they hold other weights to gather, or cast them to other codes."""
     gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
     cases = (
         ("0", "rank 0 has 2 and rank 1 has 1; number 1 is .2.weight. .* on rank 0 and no more weights on rank 1: convert"),
@@ -253,6 +253,16 @@ def check_ranks_that_disagree(rank):
         float8.convert_to_float8_training(net, config=gathers, module_filter_fn=lambda layer, name: name in takes)
         fully_shard(net)
         with pytest.raises(RuntimeError, match=f"the ranks hold different weights to gather in FP8: .*{message}"):
+            float8.precompute_float8_dynamic_scale_for_fsdp(net)
+    others = (
+        ({"cast_config_weight": CastConfig(target_dtype=torch.float8_e5m2)}, "cast to float8_e5m2 by tensor on rank 1: convert"),
+        ({"round_scales_to_power_of_2": True}, "cast to float8_e4m3fn by tensor with powers of two as scales on rank 1: convert"),
+    )
+    for options, message in others:
+        of_rank = Float8LinearConfig(enable_fsdp_float8_all_gather=True, **options) if rank else gathers
+        net = float8.convert_to_float8_training(nn.Sequential(nn.Linear(8, 16)), config=of_rank)
+        fully_shard(net)
+        with pytest.raises(RuntimeError, match=rf".0.weight. \[16, 8\] float32 cast to float8_e4m3fn by tensor on rank 0 and .*{message}"):
             float8.precompute_float8_dynamic_scale_for_fsdp(net)
 
 

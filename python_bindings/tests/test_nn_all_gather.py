@@ -464,13 +464,16 @@ def check_assigned(rank):
 def check_other_rank(rank):
     """Before the first gather every rank hears of the first weight that is not the same on all of them."""
     for of_ranks, message in (
-        ({"recipe": ("rowwise", "tensorwise")}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by row and col on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 1'),
+        ({"recipe": ("rowwise", "tensorwise")}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by row and col with powers of two as scales on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 1'),
+        ({"recipe": ("tensorwise", "delayed")}, 'by tensor on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor with delayed scales on rank 1'),
+        ({"dtype": (torch.float32, torch.bfloat16)}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 0 and "0.weight" [32, 16] bfloat16 cast'),
         ({"rows": (32, 48)}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 0 and "0.weight" [48, 16]'),
         ({"count": (2, 1)}, 'rank 0 has 2 and rank 1 has 1; number 1 is "1.weight"'),
     ):
-        mine = {"recipe": "tensorwise", "rows": 32, "count": 2, **{name: values[min(rank, 1)] for name, values in of_ranks.items()}}
-        rows = mine["rows"]
-        net = nn.Sequential(*(Float8Linear(16 if at == 0 else rows, rows, recipe=mine["recipe"]) for at in range(2)))
+        mine = {"recipe": "tensorwise", "rows": 32, "count": 2, "dtype": None}
+        mine |= {name: values[min(rank, 1)] for name, values in of_ranks.items()}
+        rows, options = mine["rows"], {"recipe": mine["recipe"], "dtype": mine["dtype"]}
+        net = nn.Sequential(*(Float8Linear(16 if at == 0 else rows, rows, **options) for at in range(2)))
         float8_all_gather(net, filter=lambda name, weight: name in [str(at) for at in range(mine["count"])])
         for part in net:
             fully_shard(part)

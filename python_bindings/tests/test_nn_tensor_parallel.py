@@ -1,6 +1,7 @@
 """Tensor and sequence parallel styles of ingot.nn, in every recipe: outputs and gradients of a layer that ranks divide against
 the whole layer's, to the bit where the ranks compute the same products in the same order, and what is sent."""
 
+import contextlib
 import copy
 import itertools
 
@@ -514,6 +515,57 @@ def check_refuses(rank):
         assert "several ranks divide it" in _reason_to_leave_out(module)
 
 
+def check_other_rank(rank):
+    """Each rank hears of the first layer that is not the same on all of them: before it is divided, or at its first call."""
+    columns, rows = Float8ColwiseParallel(input_layouts=Shard(1)), Float8RowwiseParallel(output_layouts=Shard(1))
+    of_rows = f'Float8RowwiseParallel of linear "out" of a weight [{K}, {N}] bfloat16 and a bfloat16 bias, tensorwise, from S(-1) to S(1)'
+
+    def a_model(recipe="tensorwise", features=N, bias=True, dtype=torch.bfloat16, trains=True, layers=2, styles=(columns, rows)):
+        parts = [linear(recipe, K, features, bias, "in"), linear(recipe, features, K, bias, "out")][:layers]
+        net = nn.Sequential(*parts).to(dtype).requires_grad_(trains)
+        return parallelize_module(net, mesh_of(), {str(at): style for at, style in enumerate(styles[:layers])})
+
+    def mlp(recipe="rowwise"):
+        torch.manual_seed(0)
+        return parallelize_module(Mlp(K, N, recipe=recipe), mesh_of(), {"up_proj": columns, "down_proj": rows})
+
+    def torchaos(**options):
+        net = nn.Sequential(nn.Linear(K, N, device=DEVICE))
+        float8.convert_to_float8_training(net, config=float8.Float8LinearConfig(**options))
+        return parallelize_module(net, mesh_of(), {"0": float8_styles.Float8ColwiseParallel()})
+
+    def of_in(weight=f"a weight [{N}, {K}] bfloat16", bias="a bfloat16 bias", recipe="tensorwise", layout="S(1)"):
+        return f'Float8ColwiseParallel of linear "in" of {weight} and {bias}, {recipe}, from {layout} to S(-1)'
+
+    def call(of="in", recipe="tensorwise", dtype="bfloat16"):
+        return f'a call of linear "{of}", {recipe}, with a plain tensor of {dtype}'
+
+    x = tokens(K)
+    e5m2 = float8.CastConfig(target_dtype=torch.float8_e5m2)
+    cases = (  # what rank 0 does, what others do, what each of them comes to
+        (a_model, lambda: a_model("rowwise"), of_in(), of_in(recipe="rowwise")),
+        (a_model, lambda: a_model(features=N // 2), of_in(), of_in(f"a weight [{N // 2}, {K}] bfloat16")),
+        (a_model, lambda: a_model(dtype=torch.float32), of_in(), of_in(f"a weight [{N}, {K}] float32", "a float32 bias")),
+        (a_model, lambda: a_model(bias=False), of_in(), of_in(bias="no bias")),
+        (a_model, lambda: a_model(trains=False), of_in(), of_in(f"a frozen weight [{N}, {K}] bfloat16")),
+        (a_model, lambda: a_model(styles=(Float8ColwiseParallel(), rows)), of_in(), of_in(layout="R")),
+        (a_model, lambda: a_model(layers=1)(x), of_rows, call()),  # with fewer layers, it comes to the first call
+        (lambda: a_model()(x), lambda: a_model()(x.float()), call(), call(dtype="float32")),
+        (lambda: mlp()(x), lambda: mlp("tensorwise")(x), call("mlp", "rowwise"), call("mlp")),
+        (torchaos, lambda: torchaos(cast_config_weight=e5m2), "('e4m3fn', False), ('e5m2", "('e5m2', False), ('e5m2"),
+    )
+    for of_first, of_others, first, other in cases:
+        with pytest.raises(LinearError) as caught:
+            (of_others if rank else of_first)()
+        message = str(caught.value)
+        assert message.startswith("the ranks divide different layers: rank 0 comes to ") and "inputs of one dtype" in message
+        ours, _, theirs = message.partition(", and rank 1 to ")
+        assert first in ours and other in theirs, (first, other, message)
+    autocasts = torch.autocast(DEVICE, torch.bfloat16) if rank else contextlib.nullcontext()
+    with autocasts:  # what counts is the dtype that is computed with
+        a_model(dtype=torch.float32)(x.float() if rank else x)
+
+
 def check_prepare_refuses(rank):
     mesh = mesh_of()
     style = PrepareFloat8ModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
@@ -616,6 +668,7 @@ CHECKS = [
     check_autocast,
     check_nan,
     check_refuses,
+    check_other_rank,
     check_prepare_refuses,
     check_copies,
 ]

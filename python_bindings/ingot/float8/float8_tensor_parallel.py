@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
 from .. import nn as ingot_nn
+from ..nn._tensor_parallel import require_same_division
 from ..torch._errors import Float8AssertionError, Float8RuntimeError, Float8ValueError
 from ..torch._modules import type_name
 from .config import ScalingGranularity, ScalingType, e4m3_dtype
@@ -99,6 +100,7 @@ class _OfFloat8Linear:
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if _is_torchaos(module):
+            require_same_division(self, module, device_mesh)
             return self._of_pytorch._apply(self, module, device_mesh)
         _require_supported(module)
         return super()._apply(module, device_mesh)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from functools import partial
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,13 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from ..torch._checks import refuse
+from ..torch._errors import LinearError
+from ..torch._handshake import facts_of_ranks, other_rank
 from ..torch._linear import in_autocasts_dtype
 from ..torch._module_calls import DelayedScales
 from ..torch._parallel_linear import GatheredInput, PartOf, run_part, with_summed_gradient
 from ..torch._parallel_scales import DelayedSlot
-from ..torch._ranks import gather, ranks_of
-
-_MOST_DIMENSIONS = 15
+from ..torch._ranks import ranks_of
+from ..torch._sharded_weight import gathered_of, largest_of, over
 
 
 def _row_of_starts(starts: torch.Tensor, layer: int) -> torch.Tensor:
@@ -51,6 +53,27 @@ def local(tensor: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def require_same(mesh: DeviceMesh, what: str, details: Tuple[str, ...] = ()) -> Optional[List[str]]:
+    """Before the first collective of a layer that ranks divide: raises LinearError, on every rank, where one of them does
+    something else than `what`. Returns the ranks' details where these alone differ, and else None."""
+    exchanges = [partial(over, (mesh,), ask=each) for each in (largest_of, gathered_of)]
+    of_ranks = facts_of_ranks((what, *details), *exchanges)
+    if of_ranks is None:
+        return None
+    does = [each[0] for each in of_ranks]
+    if len(set(does)) == 1:
+        return [each[1] for each in of_ranks]
+    other = other_rank(does)
+    raise LinearError(
+        f"the ranks divide different layers: rank 0 comes to {does[0]}, and rank {other} to {does[other]}: convert and divide "
+        "the same layers on every rank, and give them inputs of one dtype"
+    )
+
+
 class Division:
     """How the ranks of a mesh of one dimension divide a layer. is_row: by the columns of its weight, which a row-parallel
     style does. input_layout, output_layout: of plain tensors that come, and of what goes; use_local_output: does it go as a
@@ -81,21 +104,20 @@ class Division:
             return None
         return dim
 
-    def agree(self, subject: str, input: torch.Tensor) -> None:
-        """At the first call: have all ranks' plain tensors the same tokens? Where not, they would wait for each other."""
+    def agree(self, subject: str, config: Any, input: torch.Tensor) -> None:
+        """At the first call: do all ranks compute alike, and have their plain tensors the same tokens? Where not, they would wait
+        for each other."""
         if self._agreed or torch.compiler.is_compiling() or input.is_meta or isinstance(input, FakeTensor):
             return
-        shape = (input.dim(), *input.shape[:-1])[:_MOST_DIMENSIONS]
-        sent = torch.zeros(1, _MOST_DIMENSIONS, dtype=torch.int64)
-        sent[0, : len(shape)] = torch.tensor(shape)
-        (found,) = gather([sent.to(input.device)], self.ranks)
-        shapes = [tuple(row[1 : int(row[0])]) for row in found.tolist()]
-        if len(set(shapes)) > 1:
-            each = ", ".join(f"{shape}" for shape in shapes)
+        kind = "a DTensor" if isinstance(input, DTensor) else "a plain tensor"
+        dtype = dtype_name(in_autocasts_dtype(input).dtype)
+        call = f"a call of {subject}, {config}, with {kind} of {dtype}{'' if torch.is_grad_enabled() else ' without gradients'}"
+        of_ranks = require_same(self.mesh, call, () if isinstance(input, DTensor) else (str(tuple(input.shape[:-1])),))
+        if of_ranks is not None:
             refuse(
                 subject,
-                f"input: has tokens of other sizes on other ranks, {each}, and a plain tensor is one of equal parts: pad the "
-                "tokens, or give DTensors (use_local_output=False in the style of the layer before)",
+                f"input: has tokens of other sizes on other ranks, {', '.join(of_ranks)}, and a plain tensor is one of equal "
+                "parts: pad the tokens, or give DTensors (use_local_output=False in the style of the layer before)",
             )
         self._agreed = True
 
@@ -128,6 +150,7 @@ class Division:
                 f"input: is a DTensor on a mesh of {input.device_mesh.ndim} dimensions, expected one on the mesh that divides "
                 "the layer",
             )
+        self.agree(part.subject, part.config, input)
 
     def _column(self, part: PartOf, input, weight, bias, slots, features: int) -> torch.Tensor:
         if not isinstance(input, GatheredInput):
@@ -149,7 +172,6 @@ class Division:
             if not input.placements[0].is_replicate():
                 input = input.redistribute(placements=(Replicate(),))
             return input.to_local(grad_placements=(Partial(),)), part
-        self.agree(part.subject, input)
         if self.input_layout.is_replicate():
             return with_summed_gradient(in_autocasts_dtype(input), self.ranks), part
         tokens = self.tokens_dim(self.input_layout, input.shape, False)
@@ -194,8 +216,6 @@ class Division:
             if not placement.is_shard() or placement.dim % input.dim() != input.dim() - 1:
                 input = input.redistribute(placements=(columns,))
             input = input.to_local()
-        else:
-            self.agree(part.subject, input)
         if input.shape[-1] != weight.shape[1]:
             refuse(
                 part.subject,

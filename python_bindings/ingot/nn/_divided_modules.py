@@ -102,8 +102,7 @@ def _shared(options, input: Any, divisions: List[Division], weights, slot, names
     layout = input.placements[0] if isinstance(input, DTensor) else first.input_layout
     if input.dim() == 0:
         return input
-    if not isinstance(input, DTensor):
-        first.agree(f'linear "{names[0]}"', input)
+    first.agree(f'linear "{names[0]}"', options.recipe, input)
     tokens = first.tokens_dim(layout, input.shape, isinstance(input, DTensor))
     if tokens is None:
         return input

@@ -17,7 +17,7 @@ from ..torch._errors import Float8NotImplementedError
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import is_ingot_layer, type_name
 from ..torch._parallel_linear import PartOf, gathered_input
-from ._divided import Division, slots_of
+from ._divided import Division, dtype_name, require_same, slots_of
 from ._float8_linear import Float8Linear
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import _NormLinear
@@ -65,8 +65,25 @@ def _check_divisible(style: Any, module: nn.Module, mesh: DeviceMesh, is_row: bo
         refuse(subject, "its weight is divided already: call parallelize_module() once for each layer, before fully_shard()")
 
 
+def require_same_division(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
+    """Raises LinearError, on every rank, where ranks divide other layers, or by other styles: they would wait for each other, or
+    take each other's values for their own. What an MLP's parts are computed by is asked at its first call."""
+    if mesh.size() == 1:
+        return
+    weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
+    of_weight = "no weight" if weight is None else f"weight {list(weight.shape)} {dtype_name(weight.dtype)}"
+    if weight is not None:
+        of_weight = f"a {of_weight}" if weight.requires_grad else f"a frozen {of_weight}"
+    of_bias = "no bias" if bias is None else f"a {dtype_name(bias.dtype)} bias"
+    recipe = getattr(getattr(module, "options", None), "recipe", "a part")
+    layouts = f"from {style.input_layouts[0]} to {style.output_layouts[0]}{'' if style.use_local_output else ' as a DTensor'}"
+    part = f"{_subject(style, module)} of {of_weight} and {of_bias}, {getattr(module, 'config_of_part', recipe)}, {layouts}"
+    require_same(mesh, part)
+
+
 def _divide(style: Any, module: nn.Module, mesh: DeviceMesh, is_row: bool) -> nn.Module:
     _check_divisible(style, module, mesh, is_row)
+    require_same_division(style, module, mesh)
     for name in ("weight", "bias"):
         tensor = module._parameters.get(name)
         if tensor is None:
@@ -179,8 +196,7 @@ class PrepareFloat8ModuleInput(PrepareModuleInput):
         if not isinstance(input, torch.Tensor):
             refuse("PrepareFloat8ModuleInput", f"input: is a {type_name(input)}, expected a torch.Tensor")
         division, is_dtensor = prepared.division, isinstance(input, DTensor)
-        if not is_dtensor:
-            division.agree("PrepareFloat8ModuleInput", input)
+        division.agree("PrepareFloat8ModuleInput", module.get_submodule(prepared.layers[0]).config_of_part, input)
         if desired is not None and desired.is_replicate():
             dim = division.tokens_dim(input.placements[0] if is_dtensor else layout, input.shape, is_dtensor)
             if dim is not None:

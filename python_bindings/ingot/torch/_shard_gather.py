@@ -3,9 +3,8 @@ the check that all ranks hold the same."""
 
 from __future__ import annotations
 
-import json
 import weakref
-import zlib
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -15,6 +14,7 @@ from ._errors import LinearError
 from ._operators import PlanTable
 from ._fsdp_units import Unit, unit_of
 from ._gathered_weight import Casts
+from ._handshake import facts_of_ranks, other_rank
 from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
 from ._shard_plan import CodesPlan, Part, ShardPlan
@@ -95,7 +95,9 @@ class _Facts(NamedTuple):
 
     def __str__(self) -> str:
         kinds = self.casts.output if not self.casts.alternates else f"{self.casts.output} and {self.casts.grad_input}"
-        return f"{list(self.shape)} {self.dtype} cast to {str(self.casts.dtype).removeprefix('torch.')} by {kinds}"
+        scales = " with delayed scales" * self.casts.delayed + " with powers of two as scales" * self.casts.pow2
+        cast = f"cast to {str(self.casts.dtype).removeprefix('torch.')} by {kinds}{scales}"
+        return f'"{self.name}" {list(self.shape)} {self.dtype} {cast}'
 
 
 _Group = Tuple[Any, Tuple[int, ...]]  # a mesh, and its dimensions that weights are sharded over
@@ -117,10 +119,6 @@ def _groups(module: torch.nn.Module) -> Dict[_Group, List[Tuple[str, DTensor]]]:
 def _over(group: _Group, values: torch.Tensor, reduce: Callable) -> torch.Tensor:
     mesh, sharded = group
     return over([(mesh, dim) for dim in sharded], values, reduce)
-
-
-def _maximum(group: _Group, values: torch.Tensor) -> torch.Tensor:
-    return _over(group, values, largest_of)
 
 
 def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor]]]) -> None:
@@ -145,11 +143,10 @@ def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor
     problems = []
     for (mesh, _), of_group in facts.items():
         group = (mesh, tuple(range(mesh.ndim)))  # replicas too
-        digest = zlib.crc32(repr(of_group).encode())
-        count = len(of_group)
-        most, least, last, first = _maximum(group, torch.tensor([count, -count, digest, -digest])).tolist()
-        if most != -least or last != -first:
-            problems.append(_difference(group, of_group))
+        exchanges = [partial(_over, group, reduce=each) for each in (largest_of, gathered_of)]
+        of_ranks = facts_of_ranks([str(each) for each in of_group], *exchanges)
+        if of_ranks is not None:
+            problems.append(_difference(of_ranks))
     if problems:
         raise LinearError(problems[0])
     _AGREED[module] = ids, key
@@ -179,28 +176,16 @@ class _AskOnce:
         _agree(module, _groups(module))
 
 
-def _difference(group: _Group, facts: List[_Facts]) -> str:
+def _difference(of_ranks: List[List[str]]) -> str:
     """Says which weight is the first that is not the same on all ranks, the same sentence on each of them."""
-    mesh, sharded = group
-    joined = json.dumps([(each.name, str(each)) for each in facts]).encode()
-    longest = int(_maximum(group, torch.tensor([len(joined)])))
-    bytes_ = torch.zeros(longest + 8, dtype=torch.uint8)
-    bytes_[:8] = torch.tensor([len(joined)], dtype=torch.int64).view(torch.uint8)
-    bytes_[8 : 8 + len(joined)] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
-    gathered = _over(group, bytes_, gathered_of).cpu().reshape(-1, longest + 8)
-    of_ranks = []
-    for row in gathered:
-        size = int(row[:8].clone().view(torch.int64))
-        of_ranks.append(json.loads(bytes(row[8 : 8 + size].tolist())))
     at = 0
     while all(len(each) > at and each[at] == of_ranks[0][at] for each in of_ranks):
         at += 1
-    values = [each[at] if at < len(each) else None for each in of_ranks]
-    other = next(rank for rank, each in enumerate(values) if each != values[0])
-    text = lambda value: "no more weights" if value is None else f'"{value[0]}" {value[1]}'
+    values = [each[at] if at < len(each) else "no more weights" for each in of_ranks]
+    other = other_rank(values)
     return (
         f"the ranks hold different weights to gather in FP8: rank 0 has {len(of_ranks[0])} and rank {other} has "
-        f"{len(of_ranks[other])}; number {at} is {text(values[0])} on rank 0 and {text(values[other])} on rank {other}: "
+        f"{len(of_ranks[other])}; number {at} is {values[0]} on rank 0 and {values[other]} on rank {other}: "
         "convert the same layers on every rank"
     )
 
