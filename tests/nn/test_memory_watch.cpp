@@ -11,6 +11,8 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
+#include "nn/experts_mlp_case.h"
+#include "nn/grouped_linear_case.h"
 #include "nn/module_case.h"
 #include "support/expect_error.h"
 #include "support/function_ref.h"
@@ -80,6 +82,12 @@ struct Fixture {
 Tensor bytes_of(const MemoryRegion& region) {
   const auto count = static_cast<std::int64_t>(region.bytes);
   return {.data = region.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = count, .row_stride = count};
+}
+Tensor ends_in(const ExpertEnds& ends) {
+  return vector(const_cast<std::int32_t*>(ends.data), Dtype::f32, ends.experts, ends.device);
+}
+Tensor index_in(const RowIndex& index) {
+  return vector(const_cast<std::int32_t*>(index.data), Dtype::f32, index.rows, index.device);
 }
 
 }  // namespace
@@ -345,6 +353,49 @@ BOOST_AUTO_TEST_CASE(freed_memory_is_named) {
   check(with_freed(of_mlp.inputs[3].view().data, [&] { mlp.forward(of_mlp.forward(), stream); }), "Mlp down.weight");
   mlp.forward(of_mlp.forward(), stream);
   check(with_freed(of_mlp.results[2].view().data, [&] { mlp.backward(of_mlp.backward(), stream); }), "Mlp grad_weight");
+}
+
+// Of layers of many experts: what forward kept, and which rows experts and tokens have.
+BOOST_AUTO_TEST_CASE(ends_that_changed_are_named) {
+  GroupedLinearRun layer({.config = rowwise(), .ends = {3, 3, 9}, .rows = 9, .in = 32, .out = 16}, backend, stream);
+  layer.enqueue();
+  const auto backward = [&] { grouped_linear_backward(layer.plan, backend, layer.backward_tensors(), {stream}); };
+  const std::string subject = layer.plan.rows.subject;
+  BOOST_TEST(with_changed(ends_in(layer.backward_tensors().ends), backward) == subject + " ends: " + kKeep);
+  BOOST_TEST(with_changed(bytes_of(layer.saved.memory), backward) == subject + " saved: " + kSaved);
+  backward();
+  backend.is_capturing = true;
+  const auto forward = [&] { grouped_linear_forward(layer.plan, backend, layer.forward_tensors(), {stream}); };
+  for (const std::string& message : {refusal(forward), refusal(backward)}) {
+    BOOST_TEST(message.starts_with(subject + " stream: is capturing a graph, but ContextOptions::check_memory"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(routing_that_changed_is_named) {
+  for (const LinearConfig& config : {rowwise(), blockwise()}) {
+    ExpertsMlpRun mlp({.config = config, .tokens = 13, .features = 32, .hidden = 24}, backend, stream);
+    mlp.enqueue();
+    const auto backward = [&] { experts_mlp_backward(mlp.plan, backend, mlp.backward_tensors(), {stream}); };
+    const auto of_input = [&] {
+      experts_mlp_input_gradient(mlp.plan, backend, mlp.input_gradient_tensors(), {stream});
+    };
+    const auto of_weights = [&] {
+      experts_mlp_weight_gradients(mlp.plan, backend, mlp.weight_gradient_tensors(), {stream});
+    };
+    const ExpertsMlpBackwardTensors t = mlp.backward_tensors();
+    const std::string subject = mlp.plan.subject;
+    BOOST_TEST(with_changed(ends_in(t.routing.ends), backward) == subject + " routing.ends: " + kKeep);
+    BOOST_TEST(with_changed(index_in(t.routing.tokens), backward) == subject + " routing.tokens: " + kKeep);
+    BOOST_TEST(with_changed(t.routing.weights, backward) == subject + " routing.weights: " + kKeep);
+    BOOST_TEST(with_changed(t.hidden, backward) == subject + " hidden: " + kKeep);
+    BOOST_TEST(with_changed(index_in(t.routing.rows), of_input) == subject + " routing.rows: " + kKeep);
+    BOOST_TEST(with_changed(ends_in(t.routing.ends), of_input) == subject + " routing.ends: " + kKeep);
+    BOOST_TEST(with_changed(ends_in(t.routing.ends), of_weights) == subject + " routing.ends: " + kKeep);
+    BOOST_TEST(with_changed(bytes_of(mlp.saved.memory), of_weights) == subject + " saved: " + kSaved);
+    backward();
+    of_input();
+    of_weights();
+  }
 }
 
 BOOST_AUTO_TEST_CASE(captured_steps_cannot_be_looked_at) {

@@ -6,7 +6,9 @@
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/runtime/core/check_experts.h"
 
 namespace ingot {
 
@@ -312,6 +314,12 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
   if (wants.weight) multiply_grouped_grad_weight(plan, backend, t, grad_output, run);
 }
 
+// What a backward reads again of a forward's: not the weights.
+void watch(Watch& watch, const GroupedLinearPlan& plan, const LinearSaved& saved, const ExpertEnds& ends) {
+  watch.saved(plan.saved_memory(saved.tokens).bytes);
+  watch("ends", bytes_of(ends));
+}
+
 }  // namespace
 
 Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion& region, Device device) {
@@ -334,8 +342,13 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
   const auto bytes = [&] {
     return plan.forward_scratch(rows_of(tensors.input, tensors.row_index), pass, observes_values(run));
   };
-  call.with_scratch(tensors, nullptr, bytes,
-                    [&](const GroupedLinearForwardTensors& all) { enqueue_grouped_forward(plan, backend, all, run); });
+  const auto enqueue = [&] {
+    call.with_scratch(tensors, nullptr, bytes, [&](const GroupedLinearForwardTensors& all) {
+      enqueue_grouped_forward(plan, backend, all, run);
+    });
+  };
+  watched_forward_of_experts(plan.rows.subject, tensors.saved, backend.device_api(), run.stream, enqueue,
+                             [&](Watch& note) { watch(note, plan, *tensors.saved, tensors.ends); });
 }
 
 void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
@@ -344,6 +357,8 @@ void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
   const LinearGradients wants = wanted_of_grouped(tensors);
   check_grouped_backward(plan, backend, tensors, run);
   if (!wants.input && !wants.weight && !is_given(tensors.grad_bias)) return;
+  watch_backward_of_experts(plan.rows.subject, *tensors.saved, backend.device_api(), run.stream,
+                            [&](Watch& compare) { watch(compare, plan, *tensors.saved, tensors.ends); });
   const auto bytes = [&] { return grouped_linear_backward_scratch(plan, tensors); };
   call.with_scratch(tensors, nullptr, bytes,
                     [&](const GroupedLinearBackwardTensors& all) { enqueue_backward(plan, backend, all, wants, run); });

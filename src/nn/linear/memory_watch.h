@@ -134,4 +134,24 @@ void watch_backward(const Plan& plan, Backend& backend, const Tensors& tensors, 
   watch(compare, plan, tensors);
 }
 
+// The same for functions of many experts, which look at less: `look(watch)` passes what a forward notes, or what a
+// backward compares. saved: null for a forward that keeps nothing.
+template <class Enqueue, class Look>
+void watched_forward_of_experts(const std::string& subject, LinearSaved* saved, DeviceApi& device_api, Stream& stream,
+                                const Enqueue& enqueue, const Look& look) {
+  if (saved == nullptr || !device_api.checks_memory()) return enqueue();
+  AllocationCheck(subject, device_api, stream)("saved", saved->memory);
+  enqueue();
+  Watch note(*saved, device_api, stream);
+  look(note);
+}
+template <class Look>
+void watch_backward_of_experts(const std::string& subject, const LinearSaved& saved, DeviceApi& device_api,
+                               Stream& stream, const Look& look) {
+  if (!device_api.checks_memory()) return;
+  AllocationCheck(subject, device_api, stream)("saved", saved.memory);
+  Watch compare(subject, saved, device_api, stream);
+  look(compare);
+}
+
 }  // namespace ingot

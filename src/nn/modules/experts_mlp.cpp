@@ -13,9 +13,11 @@
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/nn/modules/experts_mlp_checks.h"
 #include "ingot/runtime/cast/row_index.h"
+#include "ingot/runtime/core/check_experts.h"
 
 namespace ingot {
 namespace {
@@ -232,6 +234,17 @@ void enqueue_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, cons
   }
 }
 
+// ---- ContextOptions::check_memory ----------------------------------------------------------------------------------
+
+void watch_routing(Watch& watch, const ExpertsRouting& routing) {
+  watch("routing.tokens", bytes_of(routing.tokens));
+  watch("routing.weights", routing.weights);
+  watch("routing.ends", bytes_of(routing.ends));
+}
+void watch_saved(Watch& watch, const ExpertsMlpPlan& plan, const LinearSaved& saved) {
+  watch.saved(plan.saved_memory(saved.tokens).bytes);
+}
+
 }  // namespace
 
 void experts_mlp_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpForwardTensors& tensors,
@@ -239,16 +252,29 @@ void experts_mlp_forward(const ExpertsMlpPlan& plan, Backend& backend, const Exp
   const LayerCall call(plan.subject, run);
   check_experts_mlp_forward(plan, backend, tensors, run);
   const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  call.with_scratch(
-      tensors, nullptr,
-      [&] { return plan.forward_scratch(tensors.routing.tokens.rows, pass, observes_values(run)).bytes; },
-      [&](const ExpertsMlpForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
+  const auto bytes = [&] {
+    return plan.forward_scratch(tensors.routing.tokens.rows, pass, observes_values(run)).bytes;
+  };
+  const auto enqueue = [&] {
+    call.with_scratch(tensors, nullptr, bytes,
+                      [&](const ExpertsMlpForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
+  };
+  watched_forward_of_experts(plan.subject, tensors.saved, backend.device_api(), run.stream, enqueue, [&](Watch& note) {
+    watch_saved(note, plan, *tensors.saved);
+    watch_routing(note, tensors.routing);
+    note("routing.rows", bytes_of(tensors.routing.rows));
+    note("hidden", tensors.hidden);
+  });
 }
 
 void experts_mlp_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& tensors,
                           const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_experts_mlp_backward(plan, backend, tensors, run);
+  watch_backward_of_experts(plan.subject, *tensors.saved, backend.device_api(), run.stream, [&](Watch& compare) {
+    watch_routing(compare, tensors.routing);
+    if (tensors.wants.reaches_hidden()) compare("hidden", tensors.hidden);
+  });
   call.with_scratch(
       tensors, nullptr, [&] { return plan.backward_scratch(tensors.saved->tokens, tensors.wants).bytes; },
       [&](const ExpertsMlpBackwardTensors& all) { enqueue_backward(plan, backend, all, run); });
@@ -258,6 +284,10 @@ void experts_mlp_input_gradient(const ExpertsMlpPlan& plan, Backend& backend,
                                 const ExpertsMlpInputGradientTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_experts_mlp_input_gradient(plan, backend, tensors, run);
+  watch_backward_of_experts(plan.subject, *tensors.saved, backend.device_api(), run.stream, [&](Watch& compare) {
+    compare("routing.rows", bytes_of(tensors.rows));
+    compare("routing.ends", bytes_of(tensors.ends));
+  });
   call.with_scratch(
       tensors, nullptr, [&] { return plan.input_gradient_scratch(tensors.saved->tokens).bytes; },
       [&](const ExpertsMlpInputGradientTensors& all) { enqueue_input_gradient(plan, backend, all, run); });
@@ -267,6 +297,10 @@ void experts_mlp_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend,
                                   const ExpertsMlpWeightGradientTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_experts_mlp_weight_gradients(plan, backend, tensors, run);
+  watch_backward_of_experts(plan.subject, *tensors.saved, backend.device_api(), run.stream, [&](Watch& compare) {
+    watch_saved(compare, plan, *tensors.saved);
+    compare("routing.ends", bytes_of(tensors.ends));
+  });
   enqueue_weight_gradients(plan, backend, tensors, run);
 }
 
