@@ -23,7 +23,7 @@ from ingot.nn import (
 from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear
 from ingot.torch._checks import RECIPES_OF_EXPERTS
 from ingot.torch._layers import name_layers
-from ingot.torch._prepare import recording_of
+from ingot.torch._prepare import recording_of, recording_of_call
 
 EXPERTS, HIDDEN, INNER, TOKENS, CHOSEN = 4, 48, 64, 40, 2
 ENDS = [9, 9, 24, 40]
@@ -279,6 +279,16 @@ def test_compiled(kind, recipe):
     assert len(graphs) == 2  # of each number of tokens
     for each in alike:
         assert equal(each.state_dict().values(), module.state_dict().values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_step_asks_for_the_kernels_of_an_eager_one(kind):
+    """In their order."""
+    torch._dynamo.reset()
+    module, given = made(kind, dtype=torch.bfloat16, fast_gradients=True), operands(kind, dtype=torch.bfloat16)
+    run = torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=False)
+    eager, compiled = (recording_of_call(lambda: step(module, given, call), "h200") for call in (module, run))
+    assert eager == compiled and eager.count("grouped_gemm") >= 3
 
 
 @pytest.mark.nightly
