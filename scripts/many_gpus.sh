@@ -180,11 +180,12 @@ first_run() {
   if [ $list = no ]; then  # the Python programs of the page; its fragments do not begin so
     rm -rf "$out"/first_run*.py "$out/checkpoint_to_serving"
     awk -v "out=$out/first_run" '
-      BEGIN { split(".py _serving.py _tensor_parallel.py", names, " ") } /^```$/ { inside = 0 }
+      BEGIN { split("_ten_lines.py .py _serving.py _tensor_parallel.py", names, " ") } /^```$/ { inside = 0 }
       inside { print >(out names[count]) } /^```python$/ { begins = 1; next }
       begins && /^import os, torch/ { ++count; inside = 1; print >(out names[count]) } { begins = 0 }' \
       "$root/docs/distributed.md"
   fi
+  run first_run.ten_lines "$limit" "${torchrun[@]}" "$out/first_run_ten_lines.py"
   run first_run.tensor_parallel "$limit" "${torchrun[@]}" "$out/first_run_tensor_parallel.py"
   if [ $list = no ] && ! "$python" -c 'import transformers' >"$logs/$serving.log" 2>&1; then
     note first_run.serving 'skipped: it needs the package transformers' 0

@@ -56,6 +56,7 @@ for name in test_nn_all_gather test_sharded_situations test_ranks_against_one te
   expect_call "-m pytest -q -p no:cacheprovider $root/python_bindings/tests/$name.py [cuda 4 all]"
 done
 expect_call "rank_deaths.py --device cuda --ranks 4 --kills 4"
+expect_call "--nproc_per_node 4 $work/out/first_run_ten_lines.py"
 expect_call "--nproc_per_node 4 $work/out/first_run.py"
 expect_call "--nproc_per_node 4 $work/out/first_run_tensor_parallel.py"
 expect_call "--nproc_per_node 4 first_run_serving.py"
@@ -71,12 +72,13 @@ of_page() {
   grep -qF "$2" "$file" && [ "$(grep -c '^import os, torch' "$file")" = 1 ] && tail -n 5 "$file" | grep -q "${3-destroy_process_group}" ||
     fail "$1 is not the program of the page"
 }
-of_page first_run.py 'float8_all_gather(model)'
+of_page first_run_ten_lines.py 'fully_shard(model)' 'part of grad'
+of_page first_run.py 'precompute_float8_all_gather(model)'
 of_page first_run_tensor_parallel.py 'parallelize_module(model'
 of_page first_run_serving.py 'save_float8_checkpoint(model' 'served.generate'
 expect_line 'cpp.losses_of_4 +[0-9]+ s  passed'
 expect_line 'tests.torchao +0 s  skipped: TORCHAO_CHECKOUT names no checkout of pytorch/ao'
-expect_line '[12][0-9] passed, 0 failed, 1 skipped, [0-9]+ s in all'
+expect_line '30 passed, 0 failed, 1 skipped, [0-9]+ s in all'
 python3 -c '
 import json, sys
 found = json.load(open(sys.argv[1]))
