@@ -2,7 +2,7 @@
 looks at what the others do: each has to end with an error, within the group's timeout and ten seconds; no process stays; and the
 checkpoint before the one that was being saved is whole. Prints a table.
 
-    python rank_deaths.py [--kills 20] [--seed 1] [--ranks 3]
+    python rank_deaths.py [--kills 30] [--seed 1] [--ranks 3] [--latest 6]
     python rank_deaths.py --device cuda --ranks 2 --kills 2      # over NCCL, a GPU for each rank; else over gloo
 
 This is a separate program, which forks its ranks: they need not import PyTorch again."""
@@ -31,7 +31,6 @@ from torch.distributed.fsdp import fully_shard
 from ingot.nn import Float8Linear, Mlp, float8_all_gather, precompute_float8_all_gather
 
 TIMEOUT, GRACE = 4.0, 10.0
-KNOWN, LATEST = 16, 6  # steps whose checkpoints are compared, and the last in which a rank may die
 PHASES = ("forward", "backward", "optimizer", "casts", "save", "rename")
 WAYS = ("killed", "stopped", "raised")
 KINDS = (
@@ -158,23 +157,23 @@ def values(folder, step):
     return whole
 
 
-def undisturbed(ranks, folder):
+def undisturbed(ranks, folder, steps):
     """The seconds of a step, and what each step's checkpoint holds: training repeats itself bit for bit."""
-    job = Job(ranks, folder, KNOWN)
+    job = Job(ranks, folder, steps)
     job.wait_for(0, 1)
     begin = time.monotonic()
-    job.wait_for(0, KNOWN)
-    seconds = (time.monotonic() - begin) / (KNOWN - 1)
+    job.wait_for(0, steps)
+    seconds = (time.monotonic() - begin) / (steps - 1)
     for each in job.ranks:
         each.join(30)
     if any(each.exitcode != 0 for each in job.ranks):
         raise SystemExit(f"undisturbed ranks failed: {[job.said(rank) for rank in range(ranks.count)]}")
-    assert checkpoints(folder) == list(range(KNOWN))
-    return seconds, [values(folder, step) for step in range(KNOWN)]
+    assert checkpoints(folder) == list(range(steps))
+    return seconds, [values(folder, step) for step in range(steps)]
 
 
-def death(ranks, folder, chance, how, step_seconds, expected):
-    rank, step = chance.randrange(ranks.count), chance.randint(1, LATEST)
+def death(ranks, folder, chance, how, latest, step_seconds, expected):
+    rank, step = chance.randrange(ranks.count), chance.randint(1, latest)
     job = Job(ranks, folder, 10**6)
     try:
         job.wait_for(rank, step)
@@ -223,25 +222,26 @@ def kind(message):
     return message[:60]
 
 
-def main() -> int:
+def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    options = parser.parse_args()
+    parser.add_argument("--latest", type=int, default=6, help="the last step in which a rank may die")
+    options = parser.parse_args(arguments)
     chance, failed, ranks = random.Random(options.seed), 0, Ranks(options.ranks, options.device)
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         (place / "undisturbed").mkdir()
-        step_seconds, expected = undisturbed(ranks, place / "undisturbed")
+        step_seconds, expected = undisturbed(ranks, place / "undisturbed", 2 * options.latest + 4)
         over = "NCCL" if ranks.device == "cuda" else "gloo"
         print(f"{ranks.count} ranks over {over}, a timeout of {TIMEOUT:.0f} s; a step with its checkpoint takes {step_seconds * 1e3:.0f} ms")
         print(f"{'':>3} {'rank':>4}  {'what':<8}{'step':>5}  {'in':<10}{'all ended after':>16}  {'last whole':<11} others said")
         for count in range(options.kills):
             folder = place / str(count)
             folder.mkdir()
-            found = death(ranks, folder, chance, WAYS[count % len(WAYS)], step_seconds, expected)
+            found = death(ranks, folder, chance, WAYS[count % len(WAYS)], options.latest, step_seconds, expected)
             said = "; ".join(sorted({kind(each) for each in found.messages}))
             row = f"{count + 1:>3} {found.rank:>4}  {found.how:<8}{found.step:>5}  {found.phase:<10}{found.seconds:>14.1f} s"
             print(f"{row}  {found.checkpoint:<11} {said}", flush=True)
