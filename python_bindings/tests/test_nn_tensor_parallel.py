@@ -4,6 +4,7 @@ the whole layer's, to the bit where the ranks compute the same products in the s
 import contextlib
 import copy
 import itertools
+from unittest import mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from two_processes import DEVICE, WORLD, normal
@@ -647,6 +648,43 @@ def check_compiled(rank):
                         close(ours, theirs, (how, step), SCALES)
 
 
+def check_async_tensor_parallel(rank):
+    """PyTorch's switch of it fuses collectives with the products of PyTorch's layers, and leaves Ingot's operators as they are."""
+    from torch._inductor import config  # which takes seconds
+    from torch._inductor.fx_passes import post_grad
+    from torch.distributed._symmetric_memory import _test_mode
+
+    left = []
+
+    def noted(graph, fuse=post_grad.micro_pipeline_tp_pass):
+        fuse(graph)
+        targets = [str(node.target) for node in graph.nodes]
+        assert not any("symm_mem" in each for each in targets), f"fused: {targets}"  # the CPU has no kernel for what it makes
+        left.append(targets)
+
+    def compiled(layers, plan):
+        torch._dynamo.reset()
+        eager, net = (divided(layers, plan) for _ in range(2))
+        x = part(normal(16 * WORLD, K, seed=1).to(torch.bfloat16), 0, rank)
+        grad = torch.ones_like(eager(x))
+        noting = mock.patch.object(post_grad, "micro_pipeline_tp_pass", noted)
+        told = mock.patch.object(dist, "is_nccl_available", lambda: True)  # without it the pass does nothing
+        with config.patch(_micro_pipeline_tp=True, fx_graph_cache=False), noting, told, _test_mode():
+            found = run(torch.compile(net, fullgraph=True), x, grad), gradients(net)
+        expected = run(eager, x, grad), gradients(eager)
+        for each, other in zip((*found[0], *found[1].values()), (*expected[0], *expected[1].values()), strict=True):
+            close(each, other, plan, SCALES)
+
+    with pytest.raises(Exception, match="fused: .*symm_mem.fused_all_gather_matmul"):
+        compiled(nn.Linear(K, N, bias=False).to(DEVICE, torch.bfloat16), {"0": ColwiseParallel(input_layouts=Shard(0))})
+    plan = {"0.0": Float8ColwiseParallel(input_layouts=Shard(0)), "0.1": Float8RowwiseParallel(output_layouts=Shard(0))}
+    for recipe in RECIPES:
+        left.clear()
+        compiled(nn.Sequential(linear(recipe), linear(recipe, N, K)), plan)
+        collectives = [[each for each in targets if "reduce_scatter" in each or "all_gather" in each] for targets in left]
+        assert len(left) == 2 and all(collectives), (recipe, left)  # of forward and of backward
+
+
 def check_compiled_modules(rank):
     check_modules(rank, RECIPES[1:], compiles=True)
 
@@ -672,7 +710,7 @@ CHECKS = [
     check_prepare_refuses,
     check_copies,
 ]
-NIGHTLY = [check_compiled, check_compiled_modules, check_all_modules]
+NIGHTLY = [check_async_tensor_parallel, check_compiled, check_compiled_modules, check_all_modules]
 folder = two_processes.fixture(CHECKS)
 nightly_folder = two_processes.fixture(NIGHTLY)
 
