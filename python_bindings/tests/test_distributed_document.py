@@ -24,11 +24,13 @@ def programs():
     return [each for each in found if each.startswith("import os, torch")]
 
 
-def _run(rank, folder, port, count):
-    """What a rank of torchrun runs."""
+def _run(rank, folder, ports):
+    """What a rank of torchrun runs, one program after the other. Each has a port of its own: at one port a rank that is ahead would
+    find the store of the program before."""
     torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for at, program in enumerate(programs()[:count]):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for at, (program, port) in enumerate(zip(programs(), ports)):
+        os.environ["MASTER_PORT"] = port
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(program, DOCUMENT.name, "exec"), {})
@@ -41,10 +43,11 @@ def _run(rank, folder, port, count):
 def test_first_programs():
     first, training = programs()[:2]
     assert len([line for line in first.splitlines() if line]) == 10
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-        free.close()
-        two_processes.spawn(_run, (folder, port, 2), 2)
+    with contextlib.ExitStack() as opened:
+        free = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        ports = [str(each.getsockname()[1]) for each in free]
+    with tempfile.TemporaryDirectory() as folder:
+        two_processes.spawn(_run, (folder, ports), 2)
         said = [[pathlib.Path(folder, f"{at}.{rank}").read_text() for rank in range(2)] for at in range(2)]
     for rank, text in enumerate(said[0]):
         found = re.fullmatch(rf"rank {rank} loss ([0-9.]+) part of grad \(512, 256\)\n", text)

@@ -61,6 +61,7 @@ def test_models(name, device):
     for at in names:
         ours, theirs = (each.get_submodule(at)(hidden, index, weights) for each in (model, plain))
         assert 0.005 < (ours - theirs).norm() / theirs.norm() < 0.08, at  # operands of two products with three bits each
+    torch._dynamo.reset()  # it stops compiling one function for more than eight modules
     compiled = torch.compile(model.get_submodule(names[0]), backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(hidden, index, weights), model.get_submodule(names[0])(hidden, index, weights))
     tokens = torch.arange(24, device=device).view(2, 12) * 3

@@ -51,6 +51,7 @@ def test_models(name, format, device):
         ours, theirs, before = (each.get_submodule(at)(hidden, index, weights) for each in (model, exact, plain))
         assert (ours - theirs).norm() / theirs.norm() < 0.02, at  # bf16's rounding between the products
         assert (ours - before).norm() / before.norm() < (0.3 if format == "e2m1fn" else 0.1), at
+    torch._dynamo.reset()  # it stops compiling one function for more than eight modules
     compiled = torch.compile(model.get_submodule(names[0]), backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(hidden, index, weights), model.get_submodule(names[0])(hidden, index, weights))
     tokens = torch.arange(24, device=device).view(2, 12) * 3
