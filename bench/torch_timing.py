@@ -24,6 +24,7 @@ class Replay:
         """`stream`: of the warm-up and the capture, because libraries keep memory per stream. All contenders of a
         process share one: with seven more streams in use, each launch that overlaps begins 0.2 us later on an H200."""
         self.torch = torch
+        self.inputs = inputs  # the graph reads them
         self.kept: list[Any] = []  # keeps outputs alive, so that each of the graph's calls writes to its own memory
         side = self.side = stream
         side.wait_stream(torch.cuda.current_stream())
