@@ -62,7 +62,9 @@ def expert_parallel(
     ranks = dist.get_world_size(group)
     local, chosen = min(experts // ranks, MOST), index.shape[1]
     by_expert = index.reshape(-1).argsort(stable=True)
-    of_each = torch.bincount(index.reshape(-1) + 1, minlength=experts + 1)  # first those of -1
+    # First those of -1 and below, last those from `experts` on. Without a look at the values, as torch.bincount() has one.
+    places = index.reshape(-1).clamp(-1, experts) + 1
+    of_each = torch.zeros(experts + 2, dtype=torch.int64, device=index.device).scatter_add_(0, places, torch.ones_like(places))
     counts = of_each[1 : ranks * local + 1].view(ranks, local)
     # As wide for any number of experts, and exchanged before anything is refused: ranks that disagree all learn of it here.
     sent = torch.nn.functional.pad(counts, (2, MOST - local))
