@@ -21,6 +21,7 @@ def _main(_, path, arguments):
     assert code == 0, pathlib.Path(path).read_text()
 
 
+@pytest.mark.nightly  # its time limits begin before what the ranks import
 @pytest.mark.skipif(two_processes.DEVICE != "cpu", reason="many_gpus.sh runs rank_deaths.py over NCCL")
 def test_a_rank_that_is_killed(tmp_path):
     path = tmp_path / "printed"

@@ -217,11 +217,12 @@ def test_a_call_that_its_plan_refuses_gives_all_its_tensors_back():
 
 
 def test_operators_are_those_of_the_table():
-    """All of it, as the plans' numbers depend on its hash. Three operators are Python's."""
+    """All of it, as the plans' numbers depend on its hash. Four operators are Python's."""
     table = {str(torch._C.parse_schema(f"ingot::{text}")) for text in _core.torch_schemas()}
     registered = {str(each) for each in torch._C._jit_get_all_schemas() if each.name.startswith("ingot::")}
-    of_python = {each for each in registered if each.startswith(("ingot::layer(", "ingot::start_scale(", "ingot::delayed_scale("))}
-    assert registered - of_python == table and len(of_python) == 3
+    names = ("layer", "start_scale", "delayed_scale", "checked_index")
+    of_python = {each for each in registered if each.split("(")[0] in {f"ingot::{name}" for name in names}}
+    assert registered - of_python == table and len(of_python) == 4
     assert len({text.split("(")[0].split(".")[0] for text in table}) == 30
 
 
