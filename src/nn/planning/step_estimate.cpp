@@ -25,7 +25,7 @@ constexpr std::array kMeasuredGpus{MeasuredGpu{"h200", 4.264e9, 141e9}, Measured
 
 // Layers of bench/results/linear_h200.json take this many times as long as the estimates of their GEMMs, in 16 bits and
 // in FP8 (1.15 to 1.36): a GPU that works for long has a lower clock.
-constexpr double kLongerInLayers = 1.25;
+constexpr double kLongerInLayers = 1.258;
 // Fitted to steps in bf16, of one H100 and of four H200, in bench/results/several_gpus.json.
 constexpr double kAttentionPerMs = 250e9;
 constexpr double kSlowedByCollectives = 0.2;
