@@ -95,7 +95,7 @@ def by_size(of: list[tuple[str, str, Json]], cases: dict, ratio: str, marks: dic
 
     def figure(device: str, work: str, size: tuple[int, int]) -> str:
         file, case = cases.get((device, work, *size), ("", {}))
-        return f"{100 * case[ratio]:.0f}{marks.get(file, '')}" if ratio in case else "-"
+        return f"{times(100 * case[ratio], 0)}{marks.get(file, '')}" if ratio in case else "-"
 
     lines = []
     wide = math.ceil(len(sizes) / math.ceil(len(sizes) * len(of) / MOST_FIGURES)) if sizes else 1
@@ -173,7 +173,7 @@ def grouped_gemms(results: Results) -> list[str]:
             us = ours["us"]["median"]
             ratio = times(apart["us"]["median"] / us)
             read = f", {times(case['read_us'] / us)} of reading" if "read_us" in case else ""
-            rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}{read}"
+            rows.setdefault(experts, {})[kind] = f"{times(ours['tflops'], 0)}, {ratio}{read}"
         lines += [f"{results.noted(file, found)}:", ""]
         lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
     return lines
@@ -191,7 +191,7 @@ def grouped_gemms_in_torch(results: Results) -> list[str]:
             if "us" not in ours:
                 continue
             theirs = f" ({ways['torch']['tflops']:.0f})" if "us" in ways["torch"] else ""
-            speeds.setdefault(name, {})[kind] = f"{ours['tflops']:.0f}, {times(ours.get('over_torch'))}{theirs}"
+            speeds.setdefault(name, {})[kind] = f"{times(ours['tflops'], 0)}, {times(ours.get('over_torch'))}{theirs}"
             padded = [way for way in ways.values() if "ragged_takes" in way]
             if padded:
                 padding.setdefault(name, {})[kind] = " / ".join(times(way["ragged_takes"]) for way in padded)
@@ -225,7 +225,7 @@ def weight_only_experts(results: Results) -> list[str]:
 
 
 def tflops(case: Json, us: float) -> str:
-    return f"{2e-6 * case['m'] * case['n'] * case['k'] / us:.0f}, " if "m" in case else ""
+    return f"{times(2e-6 * case['m'] * case['n'] * case['k'] / us, 0)}, " if "m" in case else ""
 
 
 def deep_gemm(results: Results, device: str) -> list[str]:
