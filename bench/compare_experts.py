@@ -23,6 +23,7 @@ from typing import Any, Callable, NamedTuple
 
 import results_form
 import torch_machine
+import torch_timing
 
 LEAST_DB = 14.0
 INPUTS = 3  # steps take turns between them: more than the L2 holds
@@ -200,8 +201,7 @@ def measure(torch: Any, case: Case, device: str, chosen: list[str], rounds: int)
     names = [name for name in calls if "error" not in found[name]]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds if device == "cuda" else 0):
-        for at in range(len(names)):
-            name = names[(at + turn) % len(names)]
+        for name in torch_timing.rotated(names, turn):
             times[name].append(timed(torch, calls[name], aligned if name.startswith("torchao") else inputs, weights))
     products = 3 * 3 * 2 * case.tokens * case.chosen * case.hidden * case.intermediate
     base = statistics.median(times["bf16, compiled"]) if times.get("bf16, compiled") else None

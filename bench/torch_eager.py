@@ -6,14 +6,13 @@ round, at two figures: the GPU's time, of calls in a CUDA graph, and wall clock,
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 import time
 from typing import Any, Callable, Optional
 
 import torch_linear
 import torch_machine
-from torch_timing import Replay, copies_for
+from torch_timing import Replay, copies_for, rotated, summary
 
 SIZES = (1024, 2048, 4096, 8192, 16384)
 MLP_UP = (65536, 1664, 6656)  # tokens, in and out features of a public small-GPT trainer
@@ -130,15 +129,6 @@ class WallClock:
             self.call(self.inputs[i % len(self.inputs)])
         self.torch.cuda.synchronize()
         return (time.perf_counter() - begin) / self.calls * 1e6
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    first = turn % len(names)
-    return names[first:] + names[:first]
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def take_turns(clocks: dict[str, tuple[Any, Any]], rounds: int) -> dict[str, dict[str, dict[str, float]]]:

@@ -14,9 +14,8 @@ import statistics
 from typing import Any, Callable
 
 import results_form
-from torch_eager import rotated
 from torch_machine import machine
-from torch_timing import Replay
+from torch_timing import Replay, rotated
 
 CASES = ((4096, 1), (8192, 1), (8192, 2))  # n, copies in a step
 SMS_LEFT = (0, 4, 8, 16, 24)

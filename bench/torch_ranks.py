@@ -24,6 +24,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import results_form
 import torch_machine
+from torch_timing import rotated
 
 NO_TIME = "no time was left"
 
@@ -242,11 +243,6 @@ def turn(ranks: Ranks, contender: Contender, warm_up: int, steps: int, count: bo
     if count:
         found["wire"] = wire(trace_of(torch, running.step, ranks.on_gpu), ranks.world)
     return found
-
-
-def rotated(items: list[Any], by: int) -> list[Any]:
-    first = by % len(items)
-    return items[first:] + items[:first]
 
 
 def _one_line(error: BaseException) -> str:

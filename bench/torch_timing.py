@@ -62,12 +62,19 @@ class Replay:
         return begin.elapsed_time(end) * 1e3 / self.calls
 
 
+def rotated(items: list[Any], turn: int) -> list[Any]:
+    """Each turn begins with another one."""
+    first = turn % max(1, len(items))
+    return items[first:] + items[:first]
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
 def take_turns(replays: dict[str, Replay], rounds: int) -> dict[str, dict[str, float]]:
-    """Each round begins with another one."""
     samples: dict[str, list[float]] = {name: [] for name in replays}
-    names = list(replays)
     for turn in range(rounds):
-        for at in range(len(names)):
-            name = names[(at + turn) % len(names)]
+        for name in rotated(list(replays), turn):
             samples[name].append(replays[name].measure())
-    return {name: {"median": statistics.median(us), "min": min(us), "max": max(us)} for name, us in samples.items()}
+    return {name: summary(us) for name, us in samples.items()}
