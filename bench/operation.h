@@ -29,7 +29,8 @@ struct Operand {
   // that is raised).
   std::optional<float> value{};
   bool permutation = false;  // an f32 input of one row has the numbers of its columns, in disorder, as int32
-  std::int64_t ends_of = 0;  // an f32 input of one row has where each column's part of so many rows ends, as int32
+  // Above 0: an f32 input of one row holds int32 ends, which divide this many rows evenly among its columns.
+  std::int64_t ends_of = 0;
 };
 
 // Looks up tensors by name; a name that the operation does not have gives a default Tensor.

@@ -24,9 +24,9 @@ struct ExpertsMlpPlanOptions {
   std::string subject{};                                // what messages call it; default: experts "<name>"
 };
 
-// What forward keeps for the gradients of weights, of M rows, and of each layer's only if the plan has its. For
-// backward it keeps the first layer's output, a tensor of its own: the largest by far, and free again once backward has
-// read it.
+// What forward keeps for the gradients of weights, of M rows: each layer's, if the plan has that layer's gradient.
+// Forward also keeps the first layer's output, in a tensor of its own. That is the largest by far, and the caller may
+// free it once backward has read it.
 struct ExpertsMlpSavedMemory {
   std::size_t up_begin = 0, up_bytes = 0;  // the regions of the layers
   std::size_t down_begin = 0, down_bytes = 0;
@@ -47,8 +47,8 @@ struct ExpertsMlpCodes {
   TensorPlace scale_inv{};
 };
 
-// What backward keeps for the other gradients, in a region of its own for each, which is free again once that gradient
-// is there: codes [M, N] of the gradient of the first layer's output, and transposed codes [N, M] of both layers'. How
+// What backward keeps for the other gradients: codes [M, N] of the gradient of the first layer's output, and transposed
+// codes [N, M] of both layers'. Each gradient has a region of its own, which is free again once it is computed. How
 // many bytes a region has does not depend on which other gradients are wanted.
 struct ExpertsMlpKeptMemory {
   ExpertsMlpCodes input{};
