@@ -29,7 +29,7 @@ struct Operand {
   // that is raised).
   std::optional<float> value{};
   bool permutation = false;  // an f32 input of one row has the numbers of its columns, in disorder, as int32
-  // Above 0: an f32 input of one row holds int32 ends, which divide this many rows evenly among its columns.
+  // Above 0: an f32 input of one row holds int32 ends: its columns share this many rows, each more than the last.
   std::int64_t ends_of = 0;
 };
 
